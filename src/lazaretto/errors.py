@@ -321,7 +321,10 @@ class ExecutorNotReady(LazarettoError):
 
 
 class SystemicFailure(LazarettoError):
-    """Most messages of a micro-batch failed in the same way: an outage, not poison. They were released."""
+    """Most messages of a micro-batch failed in the same way, or its results cannot be written.
+
+    It is an outage, not poison: the messages were released.
+    """
 
     code = "systemic_failure"
 

@@ -36,7 +36,7 @@ from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOp
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute, is_served, without_password
-from lazaretto.store.contract.claim_contract import SETTLED
+from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
 from lazaretto.traces import is_traced
 
 #: What the query's progress tells of each micro-batch, besides its claim.
@@ -122,7 +122,7 @@ def process(
         encoded = _schema(schema)
         if sink is not None and encoded is not None:
             sink = prepared(owned(sink, _owner(given)), encoded)
-            _publish_settled(sink, given)
+            _bring_up_to_date(sink, given)
         streams.append(stream.withColumn("queue", functions.lit(path)))
         settings[path] = TaskSettings(
             options=given,
@@ -237,22 +237,26 @@ def _owner(options: SparkOptions) -> ResultOwner:
     return ResultOwner(without_password(options.store), str(consumer.path), consumer.name, identity)
 
 
-def _publish_settled(sink: Sink, options: SparkOptions) -> None:
-    """Publish the results of claims that are settled: a driver may have died before it did."""
+def _bring_up_to_date(sink: Sink, options: SparkOptions) -> None:
+    """Publish the results of claims that are settled, and remove those of revoked ones.
+
+    A driver may have died before it did, or its claim may have been revoked then.
+    """
+    with broker_at(options.url()) as broker:
+        consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
+        summaries, last = consumer.summaries(), consumer.last_claim()
     published = publishing(sink)
-    if published is not None:
-        with broker_at(options.url()) as broker:
-            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
-            summaries, last = consumer.summaries(), consumer.last_claim()
-        known = getattr(sink, "published", int)()
-        if known > last:
-            raise InvalidOption(
-                f"the results have claim {known} of consumer {consumer.name!r}, and the store only "
-                f"{last}: the store is older; use other results, or the newer store"
-            )
-        for summary in summaries:
-            if summary.state == SETTLED:
-                published.publish(summary.number, summary.stages)
+    known = 0 if published is None else getattr(sink, "published", int)()
+    if known > last:
+        raise InvalidOption(
+            f"the results have claim {known} of consumer {consumer.name!r}, and the store only "
+            f"{last}: the store is older; use other results, or the newer store"
+        )
+    for summary in summaries:
+        if summary.state == REVOKED:
+            sink.remove(summary.number)
+        elif summary.state == SETTLED and published is not None:
+            published.publish(summary.number, summary.stages)
 
 
 def refuse_remote(master: str | None, store: str) -> None:

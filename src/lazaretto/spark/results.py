@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.failure import Failure, failure_of
+from lazaretto.spark.outage import writing
 from lazaretto.store.contract.claim_contract import MOST_SHARDS
 
 #: Results that are kept until they are written: rows, and bytes.
@@ -230,17 +231,16 @@ class FilePart:
 
 
 class Results:
-    """Collects the results of one run of a shard. `sequence_number` is the first column."""
+    """Collects the results of one run of a shard. `sequence_number` is the first column.
+
+    `add`, `add_batch` and `close` raise Outage if the place where results go fails.
+    """
 
     def __init__(self, sink: Sink, schema: pa.Schema, claim: int, shard: int, stage: str) -> None:
         self._schema = _whole(schema)
         self._struct = pa.struct(list(schema))
-        number = shard % MOST_SHARDS
-        published = publishing(sink)
-        if published is not None:
-            self._part = published.open_stage(self._schema, claim, number, stage)
-        else:
-            self._part = cast(ResultSink, sink).open(self._schema, claim, number)
+        self._sink, self._at = sink, (claim, shard % MOST_SHARDS, stage)
+        self._part: ResultPart | None = None
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
 
@@ -301,10 +301,23 @@ class Results:
 
     def _write(self) -> None:
         if self._waiting:
-            self._part.write(pa.concat_batches(self._waiting))
+            with writing():
+                self._opened().write(pa.concat_batches(self._waiting))
         self._waiting, self._rows, self._bytes = [], 0, 0
+
+    def _opened(self) -> ResultPart:
+        if self._part is None:
+            claim, shard, stage = self._at
+            published = publishing(self._sink)
+            if published is not None:
+                self._part = published.open_stage(self._schema, claim, shard, stage)
+            else:
+                self._part = cast(ResultSink, self._sink).open(self._schema, claim, shard)
+        return self._part
 
     def close(self) -> None:
         """Write the rest and make all results visible."""
         self._write()
-        self._part.close()
+        with writing():
+            # Also without rows: readers find the schema there.
+            self._opened().close()

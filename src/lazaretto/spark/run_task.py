@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
-from lazaretto.spark.shard_task import TOLD, Outage, ShardTask, TaskSettings
+from lazaretto.spark.outage import Outage
+from lazaretto.spark.shard_task import TOLD, ShardTask, TaskSettings
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.store_contract import Store
 

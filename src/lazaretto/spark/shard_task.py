@@ -23,6 +23,7 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
 from lazaretto.spark.bodies import PROBLEM, Extras
+from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, ResultSchemaError, Sink
 from lazaretto.spark.sandbox_handler import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
@@ -55,13 +56,6 @@ TOLD = pa.schema(
         ("ended", pa.int64()),
     ]
 )
-
-#: How a stage is named that is none: what follows says which failure most messages have had.
-OUTAGE = "outage: "
-
-
-class Outage(Exception):
-    """Most messages fail in one way: not they are to blame."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,7 +278,10 @@ class ShardTask:
         prints = [(keys[index], ended.fingerprint) for index, (ended, _) in enumerate(ends)]
         if self._window.note(prints, time.monotonic()) is not None:
             last = next(e.settlement.failure for e, _ in reversed(ends) if e.settlement.failure is not None)
-            raise Outage(f"{last.type}: {shorten(last.message or '', 200)}")
+            raise Outage(
+                f"most messages of {self._settings.options.queue!r} fail in the same way "
+                f"({last.type}: {shorten(last.message or '', 200)})"
+            )
 
     def _add_results(self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]]) -> dict[int, Failure]:
         """Keep the results of messages that were completed; return those that do not fit the schema."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ from pyspark.sql import DataFrame, Row
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import NotAllowed, SystemicFailure
+from lazaretto.spark.outage import OUTAGE
 from lazaretto.spark.results import Sink, publishing
-from lazaretto.spark.shard_task import OUTAGE
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lazaretto.model.entities import EntityPath
     from lazaretto.traces.spans import Tracing
 
-
+_log = logging.getLogger(__name__)
 #: What is read of what the tasks tell.
 _READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
 
@@ -62,9 +63,11 @@ def _settle(options: SparkOptions, results: Sink | None, shards: Sequence[Row]) 
         outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
         if outage is not None:
             consumer.revoke(why=outage)
+            if results is not None:
+                for number in numbers:
+                    _remove(results, number)
             raise SystemicFailure(
-                f"most messages of {options.queue!r} fail in the same way "
-                f"({outage.removeprefix(OUTAGE)}). They were released; "
+                f"{outage.removeprefix(OUTAGE)}. The messages of {options.queue!r} were released; "
                 "restart the query when the cause is fixed"
             )
         summaries = consumer.settle(numbers, stages)
@@ -74,6 +77,14 @@ def _settle(options: SparkOptions, results: Sink | None, shards: Sequence[Row]) 
             results.remove(summary.number)
         elif summary.state == SETTLED and published is not None:
             published.publish(summary.number, summary.stages)
+
+
+def _remove(results: Sink, claim: int) -> None:
+    """Remove what a revoked claim has written. A place that fails keeps it until the query starts again."""
+    try:
+        results.remove(claim)
+    except Exception as error:
+        _log.warning("results of the revoked claim %d are not removed yet: %s", claim, error)
 
 
 def _trace(tracing: Tracing, path: EntityPath, shards: Sequence[Row]) -> None:

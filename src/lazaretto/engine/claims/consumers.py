@@ -36,10 +36,15 @@ def require_driver(
     """Return queue and consumer if this is the latest driver. Raises ClaimFenced."""
     queue = require_claims(tx, path)
     record = tx.claims.consumer(queue.queue_id, consumer)
-    if record is None or record.epoch != epoch:
+    if record is None:
+        raise ClaimFenced(
+            f"consumer {consumer!r} of {queue.path!r} is not there: the queue was deleted and created again, "
+            "or the store is another one; start the query anew"
+        )
+    if record.epoch != epoch:
         raise ClaimFenced(
             f"another driver has taken over consumer {consumer!r} of {queue.path!r} "
-            f"({record.driver if record else 'which no longer exists'}); stop this driver"
+            f"({record.driver}); stop this driver"
         )
     return queue, record
 

@@ -14,9 +14,12 @@ from typing import Any
 import pytest
 
 from door.served import Served
-from lazaretto import Broker, PoisonPolicy, QueueOptions
+from lazaretto import Broker, Message, MessageState, PoisonPolicy, QueueOptions
 
 pytestmark = pytest.mark.stores("sqlite")
+
+#: Outcomes in the protocol.
+ACCEPTED, REJECTED = 0x24, 0x25
 
 _HERE = Path(__file__).parent / "javascript"
 _CACHE = Path(os.environ.get("XDG_CACHE_HOME", str(Path.home() / ".cache"))) / "lazaretto-tests"
@@ -124,3 +127,13 @@ def test_rhea_gets_back_what_it_sent(served: Served, packages: Path) -> None:
     assert [bytes(one["data"]) for one in data["body"]["content"]] == [b"a", b"b"]
     assert sequence["body"]["content"] == [1, "two", None]
     assert bytes(plain["body"]["content"]["data"]) == b"bytes"
+
+
+def test_rhea_settles_in_transactions(served: Served, packages: Path, broker: Broker) -> None:
+    broker.sender("q").send([Message(body) for body in (b"a", b"b", b"c")])
+    told = node(packages, "rhea_transactions.js", str(served.port))
+    assert told == {"aborted": ACCEPTED, "committed": ACCEPTED, "unknown": REJECTED}
+    # One that is rolled back leaves its locks.
+    (left,) = broker.peek("q", 5)
+    assert (left.body, left.state) == (b"a", MessageState.LOCKED)
+    assert [letter.sequence_number for letter in broker.dead_letters("q")] == [3]

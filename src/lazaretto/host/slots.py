@@ -129,7 +129,8 @@ class Slot:
         for token, held in list(self.held.items()):
             if not held.given_up:
                 handover = held.handover
-                self._store.run(GiveBack(handover.lock, [m.key for m in handover.messages]))
+                # What is in doubt has no messages that are known.
+                self._store.run(GiveBack(handover.lock, [m.key for m in handover.messages] or None))
             del self.held[token]
         if self._receiver is not None:
             self._receiver.close()

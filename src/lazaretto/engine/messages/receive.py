@@ -115,12 +115,7 @@ class Receive(Operation[Found]):
         return self._takes_at_once(queue)
 
     def _takes_at_once(self, queue: QueueRecord) -> bool:
-        """Return whether this takes the next fresh messages if no other message precedes them.
-
-        A halted queue delivers nothing, even if the message that halted it is gone.
-        """
-        in_main = self.path.subqueue is Subqueue.MAIN
-        return self.session is None and not self.after and in_main and queue.halted_by is None
+        return self.session is None and not self.after and takes_at_once(self.path, queue)
 
     def _take_at_once(
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
@@ -230,10 +225,19 @@ class Receive(Operation[Found]):
 def _answering(
     tx: Transaction, taken: Callable[[], list[ReceivedMessage] | Again], lock: Lock
 ) -> Callable[[], Found | Again]:
-    return lambda: found if isinstance(found := taken(), Again) else _put_lock(tx, found, lock)
+    return lambda: found if isinstance(found := taken(), Again) else put_lock(tx, found, lock)
 
 
-def _put_lock(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
+def takes_at_once(path: EntityPath, queue: QueueRecord) -> bool:
+    """Return whether a receive takes the next fresh messages if no other message precedes them.
+
+    A halted queue delivers nothing, even if the message that halted it is gone.
+    """
+    return path.subqueue is Subqueue.MAIN and queue.halted_by is None
+
+
+def put_lock(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
+    """Return messages that were locked, with their lock."""
     _count(tx, RECEIVED, messages)
     for message in messages:
         message.lock = lock
@@ -377,7 +381,7 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             until = record.locked_until or 0
             lock = Lock(self.path, self.session.token, until, self.session.session_id)
             tx.lock(keys, lock.token, None)
-        return _put_lock(tx, rows, lock)
+        return put_lock(tx, rows, lock)
 
 
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:

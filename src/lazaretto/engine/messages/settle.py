@@ -155,15 +155,14 @@ class Settle(Operation[list[tuple[int, Final]]]):
             if lock.session_id is not None and not hooks_of(queue).locks_each:
                 require_session(tx, queue, lock)
         completed = list(_completed(entries))
+        # Read before anything is written: what a commit has written, its plan cannot read.
+        held = _others_held(tx, path, locks) if len(completed) < len(entries) else []
         if completed and path.subqueue is Subqueue.MAIN:
             keep_samples(tx, queue, [m.key for m in completed])
         if completed and not delete_completed(tx, queue, completed):
             raise _lost(path, [m.key for m in completed])
-        if len(completed) < len(entries):
-            for token, of_lock in locks.items():
-                others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
-                if others:
-                    finals += _settle_others(tx, queue, path, token, others)
+        for others, rows in held:
+            finals += _settle_others(tx, queue, others, rows)
         if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
             _refuse_part(tx, queue, entries)
         return finals
@@ -209,15 +208,27 @@ def _by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Sett
     return groups
 
 
+def _others_held(
+    tx: Transaction, path: EntityPath, locks: Mapping[int, Sequence[Settled]]
+) -> list[tuple[Sequence[Settled], Mapping[int, MessageRow]]]:
+    """Return what is settled otherwise than by completing it, by lock, with its messages as they stand."""
+    found: list[tuple[Sequence[Settled], Mapping[int, MessageRow]]] = []
+    for token, of_lock in locks.items():
+        others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
+        if others:
+            keys = [entry.message.key for entry in others]
+            rows = tx.held_rows(keys, token)
+            missing = set(keys) - rows.keys()
+            if missing or len(set(keys)) < len(keys):
+                raise _lost(path, sorted(missing) or keys)
+            found.append((others, rows))
+    return found
+
+
 def _settle_others(
-    tx: Transaction, queue: QueueRecord, path: EntityPath, token: int, entries: Sequence[Settled]
+    tx: Transaction, queue: QueueRecord, entries: Sequence[Settled], rows: Mapping[int, MessageRow]
 ) -> list[tuple[int, Final]]:
     finals: list[tuple[int, Final]] = []
-    keys = [entry.message.key for entry in entries]
-    rows = tx.held_rows(keys, token)
-    missing = set(keys) - rows.keys()
-    if missing or len(set(keys)) < len(keys):
-        raise _lost(path, sorted(missing) or keys)
     for entry in entries:
         held = rows[entry.message.key]
         # An earlier message may have been poison, and its whole session may be gone with it.

@@ -8,17 +8,17 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
-from lazaretto.engine.messages.receive import Receive
+from lazaretto.engine.messages.receive import Receive, put_lock, receivable, takes_at_once
 from lazaretto.engine.messages.sessions import ReleaseSession, require_session
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.breakers import breaker_of, save_breaker
-from lazaretto.errors import EntityError, SessionLockLost
+from lazaretto.errors import EntityError, LazarettoError, SessionLockLost
 from lazaretto.model.breaker import BreakerStatus, probing
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import main_key
 from lazaretto.model.messages import Lock, Past, ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import LeaseRecord, QueueRecord
+from lazaretto.store.contract.records import LeaseRecord, QueueRecord, Share
 from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
 
 _ANY_SIZE = 1 << 62
@@ -61,6 +61,47 @@ class Take(Operation[Handover | EntityError | None]):
         found = self._take(tx)
         self.handed = found if isinstance(found, Handover) else None
         return found
+
+    def start(self, tx: Transaction) -> Callable[[], Handover | Again | None] | None:
+        self.handed = None
+        queue = self._queue_to_start(tx)
+        if queue is None:
+            return None
+        share, token = self._share(queue), tx.random_token(self.limit)
+        lock = Lock(self.path, token, tx.now + round(queue.options.lock_duration * 1_000_000))
+        leased = tx.start_leasing(queue, share, token, lock.until, started=self.started)
+        if leased is None:
+            return None
+        # Which messages these are is known once it is committed.
+        self.handed = Handover(lock, (), {})
+
+        def answer() -> Handover | Again | None:
+            found = leased()
+            if isinstance(found, Again) or not found.messages:
+                self.handed = None
+                return found if isinstance(found, Again) else None
+            self.handed = Handover(lock, put_lock(tx, found.messages, lock), found.past)
+            return self.handed
+
+        return answer
+
+    def _queue_to_start(self, tx: Transaction) -> QueueRecord | None:
+        """Return the queue if messages may be taken without awaiting the answer; `run` handles the rest."""
+        if self.session is not None:
+            return None
+        try:
+            queue = receivable(tx, self.path, with_session=False)
+        except LazarettoError:
+            return None
+        state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
+        held = state is not None and state.status is not BreakerStatus.HELD_CLOSED
+        return None if held or not takes_at_once(self.path, queue) else queue
+
+    def _share(self, queue: QueueRecord) -> Share:
+        sharers = 1 if self.sharers is None or self.limit == 1 else max(1, self.sharers())
+        most = self.most_bytes
+        fits = most is None or self.limit == 1 or self.limit * queue.options.max_message_size <= most
+        return Share(self.limit, sharers, None if fits else most)
 
     def _take(self, tx: Transaction) -> Handover | EntityError | Again | None:
         limit, probed = self.limit, 0
@@ -144,19 +185,23 @@ class RenewLease(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class GiveBack(Operation[None]):
-    """Release the held messages of a hand-over without counting an attempt, and end its lease."""
+    """Release the held messages of a hand-over without counting an attempt, and end its lease.
+
+    `keys`: None for one that is not known to be committed; its lease tells, if it is.
+    """
 
     lock: Lock
-    keys: Sequence[int]
+    keys: Sequence[int] | None
 
     foreseeable = True
 
     def run(self, tx: Transaction) -> None:
+        keys = tx.workers.leased(self.lock.token) if self.keys is None else self.keys
         tx.workers.delete_lease(self.lock.token)
         if self.lock.session_id is not None:
             ReleaseSession(self.lock.path, self.lock).run(tx)
             return
-        for row in tx.held_rows(self.keys, self.lock.token).values():
+        for row in tx.held_rows(keys, self.lock.token).values():
             put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
 
 

@@ -115,6 +115,7 @@ class Heartbeat(Operation[None]):
     __slots__ = ()
 
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         tx.workers.write_heartbeat()

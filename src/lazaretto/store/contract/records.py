@@ -10,6 +10,7 @@ import msgspec
 
 from lazaretto.model.entities import EntityKind, MessageState, QueueOptions, QueueStatus
 from lazaretto.model.keys import lanes_of
+from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Counters
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
@@ -295,6 +296,24 @@ class LeaseRecord(msgspec.Struct, frozen=True):
     session_id: str | None
     keys: Sequence[int]
     started: bool
+
+
+class Share(NamedTuple):
+    """How many messages a service host takes: at most so many, its share if it is one of several `sharers`.
+
+    `most_bytes`: of bodies and headers, if there is more than one message; None if all fit.
+    """
+
+    most: int
+    sharers: int
+    most_bytes: int | None
+
+
+class Leased(NamedTuple):
+    """Messages that a service host has taken under a lease, and the pasts of those with earlier attempts."""
+
+    messages: list[ReceivedMessage]
+    past: dict[int, Past]
 
 
 class Notice(NamedTuple):

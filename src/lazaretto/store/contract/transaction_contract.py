@@ -30,10 +30,12 @@ from lazaretto.store.contract.overview_contract import StoredOverview
 from lazaretto.store.contract.queue_contract import StoredQueues
 from lazaretto.store.contract.rate_contract import StoredRates
 from lazaretto.store.contract.records import (
+    Leased,
     MessageRow,
     NewMessage,
     Notice,
     QueueRecord,
+    Share,
 )
 from lazaretto.store.contract.repair_contract import StoredRepairs
 from lazaretto.store.contract.sample_contract import StoredSamples
@@ -228,6 +230,16 @@ class Transaction(Protocol):
 
         All take from one lane. Return functions that give the answers after the commit, ELSEWHERE if
         another lane may have messages; None if that is not possible.
+        """
+        ...
+
+    def start_leasing(
+        self, queue: QueueRecord, share: Share, token: int, until: int, *, started: bool
+    ) -> Callable[[], Leased | Again] | None:
+        """Do `take_clear` for a service host, with a lease on what is taken, without waiting for the answer.
+
+        Return a function that gives the answer after the commit, as `start_taking` does; None if that is not
+        possible.
         """
         ...
 

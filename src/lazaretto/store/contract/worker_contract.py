@@ -70,6 +70,10 @@ class StoredWorkers(Protocol):
         """Return a worker's unfinished hand-overs."""
         ...
 
+    def leased(self, token: int) -> list[int]:
+        """Return the keys of a lease's messages; none if there is no such lease."""
+        ...
+
     def delete_lease(self, token: int) -> None:
         """Delete the lease of a hand-over."""
         ...

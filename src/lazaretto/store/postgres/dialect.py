@@ -66,6 +66,18 @@ def _heads(queries: dict[str, Query]) -> Query:
     return Query(sql, locks_first=False, claims_first=False)
 
 
+def _lease_range(queries: dict[str, Query]) -> Query:
+    """Return the query of a hand-over of many messages, made with that of the sizes of those that wait."""
+    sizes, leasing = queries["select_sizes"].sql, queries["lease_range"]
+    sql = _given(
+        leasing.sql,
+        waiting=_given(sizes, limit=":most * :sharers"),
+        next=_given(sizes, limit="(SELECT amount FROM shares)"),
+        limit="(SELECT amount FROM fitting)",
+    )
+    return leasing._replace(sql=sql)
+
+
 def _given(sql: str, **columns: str) -> str:
     """Return a query with columns in the place of parameters."""
     return PARAMETER.sub(lambda found: columns.get(found[1], found[0]), sql)
@@ -88,6 +100,7 @@ def queries_in(schema: str) -> dict[str, Query]:
     )
     queries["next_group"] = _next_group(queries)
     queries["select_heads"] = _heads(queries)
+    queries["lease_range"] = _lease_range(queries)
     return {name: query._replace(sql=within(schema, query.sql)) for name, query in queries.items()}
 
 

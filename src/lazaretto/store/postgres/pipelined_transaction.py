@@ -5,22 +5,50 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
-from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.records import MessageRow, QueueRecord
+from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.store.contract.records import Leased, MessageRow, QueueRecord, Share
 from lazaretto.store.contract.transaction_contract import AGAIN, ELSEWHERE, Again
 from lazaretto.store.postgres.partition_heads import PgPartitions
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
+from lazaretto.store.runtime.processes import this_process
 from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
+from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: The bit of a lock's token that says whether it may be on a range.
 RANGED = 1
 
-_KEY = operator.itemgetter(4)
+#: The query that takes messages, by whether it leases them, and whether by a range.
+_TAKING = {
+    (False, False): "take_rows",
+    (False, True): "take_range",
+    (True, False): "lease_rows",
+    (True, True): "lease_range",
+}
+#: Where the key is in what was taken, and its past behind it.
+_KEY, _PAST = operator.itemgetter(4), 19
+
+
+class PgWorkers(WorkerTables):
+    """The part for workers."""
+
+    def register_taker(self, tokens: Sequence[int], until: int) -> None:
+        """Register this process if one of these locks is on a message by now."""
+        context = self._context
+        if not context.memory.registered:
+            values = {"worker": context.worker, "now": context.now, **this_process()._asdict()}
+            context.run("register_taker", {**values, "tokens": context.ids(tokens), "until": until})
+
+
+class Lease(NamedTuple):
+    """A hand-over to a service host: what its query must know, and what is found of messages' pasts."""
+
+    values: Mapping[str, Any]
+    past: dict[int, Past]
 
 
 class PgTransaction(SqlTransaction):
@@ -37,6 +65,7 @@ class PgTransaction(SqlTransaction):
         super().__init__(context, new_message_id)
         self.context: PgContext = context
         self.dialogs = PgDialogTables(context)
+        self.workers: PgWorkers = PgWorkers(context)
         self.partitions = PgPartitions(context)
         self._connection = context.connection
         self._mark = context.mark
@@ -112,9 +141,6 @@ class PgTransaction(SqlTransaction):
     def start_taking(
         self, queue: QueueRecord, wanted: Sequence[tuple[int, int]], until: int
     ) -> Sequence[Callable[[], list[ReceivedMessage] | Again]] | None:
-        # Whoever is handed a message must be known as a worker, which is asked for before.
-        if not self.context.memory.registered:
-            return None
         lane, nowhere_else = self.partitions.next_to_take(queue)
         if lower_bound(lane) in self.context.memory.unclear:
             return None
@@ -127,13 +153,36 @@ class PgTransaction(SqlTransaction):
             taking.append(functools.partial(_answer, of, token, nowhere_else))
         return taking
 
+    def start_leasing(
+        self, queue: QueueRecord, share: Share, token: int, until: int, *, started: bool
+    ) -> Callable[[], Leased | Again] | None:
+        lane, nowhere_else = self.partitions.next_to_take(queue)
+        if lower_bound(lane) in self.context.memory.unclear:
+            return None
+        lease = Lease({**share._asdict(), "queue_id": queue.queue_id, "started": started}, {})
+        taken = self._take(lane, share.most, [token] * share.most, until, lease=lease)
+
+        def leased() -> Leased | Again:
+            found = _answer(taken, token, nowhere_else)
+            return found if isinstance(found, Again) else Leased(found, lease.past)
+
+        return leased
+
     def _take(
-        self, lane: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
+        self,
+        lane: int,
+        limit: int,
+        tokens: Sequence[int],
+        until: int,
+        *,
+        look: bool = True,
+        lease: Lease | None = None,
     ) -> Callable[[int], list[ReceivedMessage] | None]:
         """Lock the next messages of a lane, each under a token, or all under the first one.
 
         `look`: those first that were handed out before, unless something else comes first; else fresh ones.
-        What is returned gives the messages under a token, or None if something else comes first.
+        `lease`: what is taken is leased. What is returned gives the messages under a token, or None if
+        something else comes first.
         """
         first, times, memory = lower_bound(lane), self.context.by_now(), self.context.memory
         ranged = bool(tokens[0] & RANGED)
@@ -141,9 +190,10 @@ class PgTransaction(SqlTransaction):
         assert queue is not None
         memory.ranges |= ranged
         sent = self.context.run(
-            "take_range" if ranged else "take_rows",
+            _TAKING[lease is not None, ranged],
             {
                 **times,
+                **({} if lease is None else lease.values),
                 "look": look,
                 "first": first,
                 "last": upper_bound(lane),
@@ -159,6 +209,8 @@ class PgTransaction(SqlTransaction):
             },
         )
 
+        self.workers.register_taker(tokens, until)
+
         @functools.cache
         def taken() -> dict[int, list[ReceivedMessage]] | None:
             rows = sent.fetchall()
@@ -173,12 +225,18 @@ class PgTransaction(SqlTransaction):
             if first_key is None:
                 self.partitions.note_taken(lane, (), limit)
                 return found
-            for _, _, fresh, token, *fields in sorted(rows, key=_KEY):
-                message = ReceivedMessage(*fields)
+            # What follows the commit knows by it that the process is registered.
+            self.context.registers = True
+            for row in sorted(rows, key=_KEY):
+                fresh, token, message = row[2], row[3], ReceivedMessage(*row[4:_PAST])
+                if message.deliveries > 1 and lease is not None:
+                    lease.past[message.key] = Past(*row[_PAST:])
                 found.setdefault(token, []).append(message)
                 if fresh and (left is None or message.key < left):
                     self.context.cursors[lane] = max(message.key, self.context.cursors.get(lane, 0))
-            self.partitions.note_taken(lane, [m for some in found.values() for m in some], limit)
+            # A lease may be on less than there is.
+            most = limit if lease is None else 1
+            self.partitions.note_taken(lane, [m for some in found.values() for m in some], most)
             return found
 
         def taken_by(token: int) -> list[ReceivedMessage] | None:
@@ -207,7 +265,7 @@ class PgTransaction(SqlTransaction):
                     "now": self.context.now,
                     "amount": len(some),
                 }
-                self.context.run("delete_all_ranged", {**values, "last": max(some)})
+                self.context.run("delete_all_ranged", {**values, "highest": max(some)})
             else:
                 own += ((key, token) for key in some)
         if own:

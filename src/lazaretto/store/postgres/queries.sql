@@ -104,14 +104,14 @@ SELECT coalesce(array_agg(key), '{}') AS keys, coalesce(bool_or(spent), false) A
     WHERE :look AND key > :first AND key <= :last AND state = {READY} AND [lives]
     ORDER BY key LIMIT :limit FOR UPDATE SKIP LOCKED) AS first_ready
 
--- name: take_rows
--- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. One row, or
--- one for each, with whether it is fresh. They are looked up by a list of keys: a join may be planned for a table
--- that seems empty, and then reads all that is kept for an open transaction. What others are taking is passed over;
--- the second column is the first of these that was fresh, because it may come back. Citus crashes where a column is
--- set to an element of an array, unless that stands in another expression.
+-- part: taking_rows
+-- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. They are
+-- looked up by a list of keys: a join may be planned for a table that seems empty, and then reads all that is kept for
+-- an open transaction. What others are taking is passed over; the first of these that was fresh is left over, because
+-- it may come back. Citus crashes where a column is set to an element of an array, unless that stands in another
+-- expression.
 -- Differs because each question costs a round trip: the server looks and takes in one.
-WITH ready AS ([ready]), clear AS ([is_clear]), fresh AS (
+ready AS ([ready]), clear AS ([is_clear]), fresh AS (
     SELECT ARRAY(
         SELECT key FROM lazaretto_messages
         WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
@@ -126,7 +126,7 @@ WITH ready AS ([ready]), clear AS ([is_clear]), fresh AS (
             AND [lives]
         ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)) AS seen
     WHERE key <> ALL((SELECT keys FROM fresh)::bigint[])
-), taken AS (
+), taken ([taken_columns]) AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
         lock_token = coalesce((:tokens::bigint[])[array_position((SELECT keys FROM next), m.key)])
@@ -135,12 +135,11 @@ WITH ready AS ([ready]), clear AS ([is_clear]), fresh AS (
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
         enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
 )
-SELECT clear.clear, left_over.key, taken.* FROM clear CROSS JOIN left_over LEFT JOIN taken ON true
 
--- name: take_range
+-- part: taking_range
 -- The same for many, which are locked as a range as far as they are fresh.
 -- Differs because only the server knows ranges.
-WITH ready AS ([ready]), clear AS ([is_clear]), again AS (
+ready AS ([ready]), clear AS ([is_clear]), left_over AS (SELECT NULL::bigint AS key), again AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
         lock_token = :token::bigint
@@ -148,7 +147,7 @@ WITH ready AS ([ready]), clear AS ([is_clear]), again AS (
     RETURNING false, lock_token, m.key, [body],
         message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
         enqueued_sequence_number, NULL::text, NULL::text, cycle_attempts
-), taken AS (
+), ranged AS (
     SELECT true, :token::bigint, [received], NULL::text, NULL::text, cycle_attempts
     FROM lazaretto_messages m
     WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
@@ -156,9 +155,83 @@ WITH ready AS ([ready]), clear AS ([is_clear]), again AS (
     ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)
 ), locked AS (
     INSERT INTO lazaretto_range_locks (last, first, token, until, locked_at, locked_by, amount)
-    SELECT max(key), min(key), :token, :until, :now, :worker, count(*) FROM taken HAVING count(*) > 0
+    SELECT max(key), min(key), :token, :until, :now, :worker, count(*) FROM ranged HAVING count(*) > 0
+), taken ([taken_columns]) AS (TABLE again UNION ALL TABLE ranged)
+
+-- part: taken_columns
+-- What is known of each message that was taken.
+-- Differs because only the server looks and takes in one statement.
+fresh, token, key, body, message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle,
+    generation, enqueued_sequence_number, reason, description, cycle_attempts
+
+-- part: leasing
+-- A lease on what was taken.
+-- Differs because only the server looks, takes and leases in one statement.
+leased AS (
+    INSERT INTO lazaretto_leases (token, worker, queue_id, keys, started)
+    SELECT token, :worker, :queue_id::bigint, json_agg(key ORDER BY key)::text, :started::boolean
+    FROM taken GROUP BY token
 )
-SELECT clear.clear, NULL::bigint, taken.* FROM clear LEFT JOIN (TABLE again UNION ALL TABLE taken) AS taken ON true
+
+-- part: took
+-- One row, or one for each message: whether nothing was to be looked at first, the first message left over, and what
+-- was taken.
+-- Differs because only the server looks and takes in one statement.
+SELECT clear.clear, left_over.key, taken.* FROM clear CROSS JOIN left_over LEFT JOIN taken ON true
+
+-- part: took_with_past
+-- The same, and how those that were handed out before have moved and failed.
+-- Differs because only the server looks and takes in one statement.
+SELECT clear.clear, left_over.key, taken.*, past.*
+FROM clear CROSS JOIN left_over LEFT JOIN taken ON true LEFT JOIN LATERAL (
+    SELECT m.moves, failed.error_type, failed.error_message
+    FROM lazaretto_messages m LEFT JOIN LATERAL (
+        SELECT error_type, error_message FROM lazaretto_attempts
+        WHERE key = [main_key taken.key] AND error_type IS NOT NULL
+        ORDER BY number DESC, [rowid] DESC LIMIT 1) AS failed ON true
+    WHERE m.key = taken.key AND taken.deliveries > 1 LIMIT 1) AS past ON true
+
+-- name: take_rows
+-- Lock the next messages of a queue, each under a token of its own.
+-- Differs because each question costs a round trip: the server looks and takes in one.
+WITH [taking_rows] [took]
+
+-- name: take_range
+-- Lock many of the next messages of a queue, the fresh ones as a range.
+-- Differs because only the server knows ranges.
+WITH [taking_range] [took]
+
+-- name: lease_rows
+-- Lock the next messages of a queue for a service host.
+-- Differs because each question costs a round trip: the server looks, takes and leases in one.
+WITH [taking_rows], [leasing] [took_with_past]
+
+-- name: lease_range
+-- Lock many of the next messages of a queue for a service host: no more than its share of those that wait, and than
+-- fit into a size. The sizes of those that wait, and of the next ones, are put in from their own query.
+-- Differs because each question costs a round trip: the server looks, takes and leases in one.
+WITH shares AS (
+    SELECT CASE WHEN :sharers::bigint <= 1 THEN :most::bigint ELSE (
+        SELECT greatest(1, (count(*) + :sharers - 1) / :sharers) FROM (:waiting) AS waiting
+    ) END AS amount
+), fitting AS (
+    SELECT CASE WHEN :most_bytes::bigint IS NULL THEN amount ELSE (
+        SELECT greatest(1, count(*) FILTER (WHERE together <= :most_bytes)) FROM (
+            SELECT sum(size) OVER (ROWS UNBOUNDED PRECEDING) AS together
+            FROM (:next) AS next) AS summed
+    ) END AS amount FROM shares
+), [taking_range], [leasing] [took_with_past]
+
+-- name: register_taker
+-- Make a process known as a worker, if this commit has handed messages to it under one of these locks.
+-- Differs because the answer is not waited for.
+-- locks: not looked at
+-- claims: not looked at
+INSERT INTO lazaretto_workers (worker, machine, pid, born, seen)
+SELECT :worker, :machine, :pid::bigint, :born, :now::bigint
+WHERE EXISTS (SELECT 1 FROM lazaretto_messages WHERE due = :until::bigint AND lock_token = ANY(:tokens::bigint[]))
+   OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE until = :until AND token = ANY(:tokens))
+ON CONFLICT (worker) DO UPDATE SET seen = :now
 
 -- name: delete_all_locked
 -- Remove messages that are held under locks of their own, each by its token, or all by one. Fails if one is not
@@ -181,7 +254,7 @@ SELECT 1 / (count(*) = :amount)::int FROM gone
 -- claims: not looked at
 WITH range AS (
     SELECT first, last FROM lazaretto_range_locks
-    WHERE last >= :last AND first <= :last AND token = :token AND until > :now ORDER BY last LIMIT 1
+    WHERE last >= :highest AND first <= :highest AND token = :token AND until > :now ORDER BY last LIMIT 1
 ), gone AS (
     DELETE FROM lazaretto_messages
     WHERE key [among keys] AND (

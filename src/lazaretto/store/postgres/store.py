@@ -162,9 +162,13 @@ class PostgresStore(SqlStore):
         if self._alone and self._commit_as_expected(group, durable):
             return
         left: Sequence[Ticket] = group
-        for _ in range(_ATTEMPTS):
-            left, again = self._commit_whole(left, durable)
-            if not again:
+        attempts = _ATTEMPTS
+        while attempts:
+            found, again = self._commit_whole(left, durable)
+            # What could not be planned beside others may be without them.
+            attempts = _ATTEMPTS if len(found) < len(left) else attempts - 1
+            left = found
+            if not left or not again:
                 break
         if not left:
             return
@@ -201,7 +205,7 @@ class PostgresStore(SqlStore):
         whole.committed()
         self._answer([ticket for ticket in group if ticket not in left])
         self._committed(whole)
-        return left, False
+        return left, any(ticket.operation.foreseeable for ticket in left)
 
     def _note_whole(self, whole: WholeContext, version: int) -> None:
         """Record what a planned commit has changed, and whether others have written too."""

@@ -125,7 +125,7 @@ class WholeContext(PgContext):
         try:
             yield done
             done.append(True)
-        except psycopg.Error:
+        except (psycopg.Error, RangesFirst):
             raise
         except Exception:
             # What an operation found wrong may be so only by what was remembered, or because it was read at

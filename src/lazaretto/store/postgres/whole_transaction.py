@@ -25,7 +25,7 @@ from lazaretto.store.contract.records import (
 )
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import WholePartitions
-from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
+from lazaretto.store.postgres.pipelined_transaction import RANGED, Lease, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import LOG, WholeContext
@@ -324,10 +324,21 @@ class WholeTransaction(PgTransaction):
         first = lower_bound(lane) + 1
         return lambda: list(range(first + last, first + last + count))
 
+    def take_clear(self, lane: int, limit: int, token: int, until: int) -> None:
+        # More is done with what is taken here: it is looked for before the commit.
+        self._ask_ahead(lane, limit)
+
     def _take(
-        self, lane: int, limit: int, tokens: Sequence[int], until: int, *, look: bool = True
+        self,
+        lane: int,
+        limit: int,
+        tokens: Sequence[int],
+        until: int,
+        *,
+        look: bool = True,
+        lease: Lease | None = None,
     ) -> Callable[[int], list[ReceivedMessage] | None]:
-        taking = super()._take(lane, limit, tokens, until, look=look)
+        taking = super()._take(lane, limit, tokens, until, look=look, lease=lease)
         if tokens[0] & RANGED:
             self.whole.locks.hold(lane, QueueLock.HEAD)
         else:

@@ -784,6 +784,10 @@ UPDATE lazaretto_leases SET started = true WHERE token = :token
 -- What a process was handed and has not finished with.
 SELECT token, worker, queue_id, session_id, keys, started FROM lazaretto_leases WHERE worker = :worker
 
+-- name: select_leased
+-- The keys of a hand-over's messages.
+SELECT keys FROM lazaretto_leases WHERE token = :token
+
 -- name: delete_lease
 -- A hand-over that is finished.
 DELETE FROM lazaretto_leases WHERE token = :token

@@ -24,10 +24,12 @@ from lazaretto.store.contract.records import (
     SCHEDULED,
     STATES,
     SUSPECT,
+    Leased,
     MessageRow,
     NewMessage,
     Notice,
     QueueRecord,
+    Share,
 )
 from lazaretto.store.contract.transaction_contract import Again
 from lazaretto.store.sql.access_tables import AccessTables
@@ -234,6 +236,11 @@ class SqlTransaction:
     def start_taking(
         self, queue: QueueRecord, wanted: Sequence[tuple[int, int]], until: int
     ) -> Sequence[Callable[[], list[ReceivedMessage] | Again]] | None:
+        return None
+
+    def start_leasing(
+        self, queue: QueueRecord, share: Share, token: int, until: int, *, started: bool
+    ) -> Callable[[], Leased | Again] | None:
         return None
 
     def take_fresh(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:

@@ -85,5 +85,9 @@ class WorkerTables(Part):
             for token, worker, queue_id, session_id, keys, started in rows
         ]
 
+    def leased(self, token: int) -> list[int]:
+        row = self._context.run("select_leased", (token,)).fetchone()
+        return [] if row is None else list(json.loads(row[0]))
+
     def delete_lease(self, token: int) -> None:
         self._context.run("delete_lease", (token,))

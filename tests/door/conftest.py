@@ -11,6 +11,7 @@ import pytest
 from servers import new_store
 
 import lazaretto
+from door.javascript_clients import installed
 from door.served import Served, start_door
 from lazaretto import Broker
 
@@ -64,3 +65,9 @@ def serve(url: str, broker: Broker) -> Iterator[Callable[..., Served]]:
 @pytest.fixture
 def served(serve: Callable[..., Served]) -> Served:
     return serve()
+
+
+@pytest.fixture(scope="session")
+def packages() -> Path:
+    """Return where the clients for JavaScript are installed."""
+    return installed()

@@ -82,7 +82,7 @@ class Receives(Peer):
     """Receives and accepts so many messages."""
 
     def __init__(self, port: int, source: str, count: int) -> None:
-        super().__init__(port, prefetch=count)
+        super().__init__(port, prefetch=count, auto_accept=False)
         self._from, self._count = source, count
         self.found: list[Message] = []
 
@@ -91,13 +91,7 @@ class Receives(Peer):
 
     def on_message(self, event: Any) -> None:
         self.found.append(event.message)
-
-    def on_settled(self, event: Any) -> None:
-        if len(self.found) == self._count:
-            self.done()
-
-    def on_link_flow(self, event: Any) -> None:
-        # Settled by this end, nothing more comes back.
+        self.accept(event.delivery)
         if len(self.found) == self._count:
             self.done()
 

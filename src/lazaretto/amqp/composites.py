@@ -77,13 +77,13 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
     tables = cls.tables
     if count > len(tables):
         raise DecodeError(f"expected at most {len(tables)} fields of {cls.__name__}, got {count}")
-    values: list[Any] = []
+    values: list[Any] = [None] * count
+    depth += 1
     for at in range(count):
         constructor = data[place]
-        value, place = (
-            (None, place + 1) if constructor == 0x40 else tables[at][constructor](data, place + 1, depth + 1)
-        )
-        values.append(value)
+        place += 1
+        if constructor != 0x40:
+            values[at], place = tables[at][constructor](data, place, depth)
     if place != end:
         raise DecodeError(f"expected {cls.__name__} to end at byte {end}, got a field's end at {place}")
     for at in cls.required:

@@ -158,7 +158,7 @@ class Connection:
         try:
             while self.state is not _S.CLOSED and left:
                 left -= 1
-                if self.state in _AWAITS_HEADER:
+                if self.state is not _S.OPENED and self.state in _AWAITS_HEADER:
                     end = self._take_header(data, place)
                 else:
                     found = read_frame(data, place, self.limits.max_frame_size)
@@ -316,16 +316,22 @@ class Connection:
         self._out.append(frame(0, Close(None if condition is None else Error(condition, description))))
 
     def _take_frame(self, found: Frame) -> None:
-        if not isinstance(found.body, Transfer | Disposition):
+        body = found.body
+        if isinstance(body, Transfer | Disposition):
+            # Nearly all that comes.
+            session = self._remote.get(found.channel) if self.state is _S.OPENED else None
+            if session is not None and found.type is FrameType.AMQP:
+                session.receive(body, found.payload)
+                return
+        else:
             self.flows += 1
-        if found.body is None:
+        if body is None:
             return
         if found.type is FrameType.SASL or self.state is _S.SASL:
             if found.type is not FrameType.SASL or self.state is not _S.SASL:
-                raise AmqpError(NOT_ALLOWED, f"expected no {type(found.body).__name__} now, got one")
-            self._take_sasl(found.body)
+                raise AmqpError(NOT_ALLOWED, f"expected no {type(body).__name__} now, got one")
+            self._take_sasl(body)
             return
-        body = found.body
         if isinstance(body, Open):
             self._take_open(body)
         elif isinstance(body, Close):

@@ -73,12 +73,10 @@ def skip(data: bytes, place: int, depth: int = 0) -> int:
                 raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
             return skip(data, skip(data, place, depth + 1), depth + 1)
         kind = code >> 4
-        if kind in _FIXED_SIZES:
+        if kind >= 0xA:
+            end = place + 4 + _u32(data, place)[0] if kind & 1 else place + 1 + data[place]
+        elif kind in _FIXED_SIZES:
             end = place + _FIXED_SIZES[kind]
-        elif kind in (0xA, 0xC, 0xE):
-            end = place + 1 + data[place]
-        elif kind in (0xB, 0xD, 0xF):
-            end = place + 4 + _u32(data, place)[0]
         else:
             raise DecodeError(f"expected a constructor, got byte 0x{code:02x}")
     except (IndexError, struct.error):

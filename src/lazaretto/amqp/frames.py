@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from lazaretto.amqp import encode
 from lazaretto.amqp.composites import Composite, encode_composite, parse
 from lazaretto.amqp.conditions import FRAMING_ERROR, AmqpError
+from lazaretto.amqp.transfers import read_transfer
 
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
@@ -23,7 +24,8 @@ TRANSFER_OVERHEAD: Final = 64
 _FALSE: Final = encode.FALSE
 _head = struct.Struct(">IBBH")
 _transfer = struct.Struct(">IBBH4sIIBIBIBB").pack
-_OF_TRANSFER: Final = b"\x00\x53\x14\xd0"
+_TRANSFER: Final = b"\x00\x53\x14"
+_OF_TRANSFER: Final = _TRANSFER + b"\xd0"
 #: What follows a transfer's tag: its format, whether it is settled, whether more comes, and no settle mode.
 _FLAGS: Final = {
     (settled, more): b"\x43" + encode.boolean(settled) + encode.boolean(more) + b"\x40"
@@ -38,6 +40,9 @@ class FrameType(enum.IntEnum):
 
     AMQP = 0
     SASL = 1
+
+
+_TYPES: Final = (FrameType.AMQP, FrameType.SASL)
 
 
 class Frame(NamedTuple):
@@ -64,17 +69,18 @@ def read_frame(data: bytes, place: int, max_frame_size: int) -> Frame | None:
         raise AmqpError(
             FRAMING_ERROR, f"expected a frame of 8 to {max_frame_size} bytes, got one of {size} bytes"
         )
-    if kind not in (FrameType.AMQP, FrameType.SASL):
+    if kind > 1:
         raise AmqpError(FRAMING_ERROR, f"expected a frame of type 0 or 1, got type {kind}")
     end = place + size
     if len(data) < end:
         return None
     if body == end:
-        return Frame(FrameType(kind), channel, None, b"", end)
-    composite, at = parse(data, body)
+        return Frame(_TYPES[kind], channel, None, b"", end)
+    found = read_transfer(data, body) if data.startswith(_TRANSFER, body) else None
+    composite, at = parse(data, body) if found is None else found
     if at > end:
         raise AmqpError(FRAMING_ERROR, "expected a performative to end within its frame, got a longer one")
-    return Frame(FrameType(kind), channel, composite, data[at:end], end)
+    return Frame(_TYPES[kind], channel, composite, data[at:end], end)
 
 
 def frame(channel: int, body: Composite, kind: FrameType = FrameType.AMQP) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Set
 from typing import Any, NamedTuple, TypeVar
 
 from lazaretto.amqp.composites import Composite, define, parse
@@ -33,6 +34,8 @@ def encode_section(section: Section, value: Any) -> bytes:
 
 
 _BODY = (Section.DATA, Section.SEQUENCE, Section.VALUE)
+#: The sections that may not stand beside one of the body.
+_OTHERS = {section: frozenset(_BODY) - {section} for section in _BODY}
 _CODES = {section.value: section for section in Section}
 
 
@@ -73,6 +76,10 @@ define(
 )
 
 
+_NO_HEADER = Header()
+_NO_PROPERTIES = Properties()
+
+
 class Part(NamedTuple):
     """A section: where it begins, where its value begins, and where it ends."""
 
@@ -89,13 +96,14 @@ class Sections:
     the footer before the body (rhea) or delivery annotations last (Azure's for Python).
     """
 
-    __slots__ = ("parts", "raw")
+    __slots__ = ("_first", "parts", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.parts: list[Part] = []
-        seen: set[Section] = set()
-        place, end = 0, len(raw)
+        #: The first part of each section.
+        self._first: dict[Section, Part] = {}
+        first, place, end = self._first, 0, len(raw)
         while place < end:
             # How nearly all peers write a descriptor.
             plain = raw.startswith(b"\x00\x53", place) and end - place > 2
@@ -105,10 +113,11 @@ class Sections:
                 section = part.section
             else:
                 part = Part(section, place, place + 3, skip(raw, place + 3))
-            if section in seen or section in _BODY:
-                _check_new(section, seen)
+            if section in _BODY or section in first:
+                _check_new(section, first.keys())
             self.parts.append(part)
-            seen.add(section)
+            if section not in first:
+                first[section] = part
             place = part.end
 
     def _part(self, start: int) -> Part:
@@ -130,27 +139,27 @@ class Sections:
 
     def get(self, section: Section) -> Part | None:
         """Return the first part of a section, or None."""
-        return next((part for part in self.parts if part.section == section), None)
+        return self._first.get(section)
 
     def header(self) -> Header:
         """Return the header; without one, an empty header."""
-        return self._composite(Section.HEADER, Header)
+        return self._composite(Section.HEADER, _NO_HEADER)
 
     def properties(self) -> Properties:
         """Return the properties; without any, empty properties."""
-        return self._composite(Section.PROPERTIES, Properties)
+        return self._composite(Section.PROPERTIES, _NO_PROPERTIES)
 
-    def _composite(self, section: Section, cls: type[C]) -> C:
-        part = self.get(section)
+    def _composite(self, section: Section, empty: C) -> C:
+        part = self._first.get(section)
         if part is None:
-            return cls()
-        value, _ = parse(self.raw[part.start : part.end])
-        assert isinstance(value, cls)
+            return empty
+        value, _ = parse(self.raw, part.start)
+        assert isinstance(value, type(empty))
         return value
 
     def mapping(self, section: Section) -> dict[Any, Any]:
         """Return annotations or application properties, with the types they were sent with."""
-        part = self.get(section)
+        part = self._first.get(section)
         if part is None:
             return {}
         value, _ = read(self.raw, part.value, EXACT)
@@ -175,9 +184,9 @@ class Sections:
         return [part for part in self.parts if part.section in _BODY]
 
 
-def _check_new(section: Section, seen: set[Section]) -> None:
+def _check_new(section: Section, seen: Set[Section]) -> None:
     repeats = section in seen and section not in (Section.DATA, Section.SEQUENCE)
-    if repeats or (section in _BODY and not seen.isdisjoint({*_BODY} - {section})):
+    if repeats or (section in _BODY and seen & _OTHERS[section]):
         raise DecodeError(f"expected one section of each kind, got one more: {section.name}")
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 _MODULUS = 1 << 32
+_MASK = _MODULUS - 1
 _HALF = 1 << 31
 
 
 def add(number: int, count: int) -> int:
     """Return the number `count` places on."""
-    return (number + count) % _MODULUS
+    return number + count & _MASK
 
 
 def distance(first: int, second: int) -> int:

@@ -27,6 +27,7 @@ from lazaretto.amqp.events import (
     DeliveriesUpdated,
     LinkAttached,
     LinkDetached,
+    MessageReceived,
     MessageRefused,
     SenderUpdated,
 )
@@ -346,22 +347,28 @@ class Session:
         state: bytes = encode.NULL,
     ) -> Delivery:
         """Send a message on a link that has credit. `state`: encoded. Raises AmqpError without credit."""
-        if link.credit <= 0 or link.handle is None or not link.attached:
+        handle = link.handle
+        if link.credit <= 0 or handle is None or link.state is not LinkState.ATTACHED:
             raise AmqpError(NOT_ALLOWED, "expected an attached link with credit to send on, got none")
-        delivery = Delivery(link, self._next_delivery, tag, context)
-        self._next_delivery = add(delivery.id, 1)
+        number = self._next_delivery
+        delivery = Delivery(link, number, tag, context)
+        self._next_delivery = add(number, 1)
         link.credit -= 1
         link.delivery_count = add(link.delivery_count, 1)
         if not settled:
-            self.unsettled[delivery.id] = delivery
+            self.unsettled[number] = delivery
             link.unsettled += 1
         room = max(self._carrier.remote_max_frame_size, LEAST_FRAME_SIZE)
         room -= TRANSFER_OVERHEAD + len(tag) + len(state)
-        for begin in range(0, len(payload) or 1, room):
-            part = payload[begin : begin + room]
-            more = begin + room < len(payload)
+        size = len(payload)
+        if size <= room:
+            made = transfer_frame(self.channel, handle, number, tag, payload, settled=settled, state=state)
+            self._outgoing.send(link, made)
+            return delivery
+        for begin in range(0, size, room):
+            part, more = payload[begin : begin + room], begin + room < size
             made = transfer_frame(
-                self.channel, link.handle, delivery.id, tag, part, settled=settled, more=more, state=state
+                self.channel, handle, number, tag, part, settled=settled, more=more, state=state
             )
             self._outgoing.send(link, made)
         return delivery
@@ -378,7 +385,7 @@ class Session:
             raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {transfer.handle}")
         if link.sends:
             raise SessionError(ERRANT_LINK, "expected a transfer from the sender of a link, got one to it")
-        if link.attached:
+        if link.state is LinkState.ATTACHED:
             self._take_transfer(link, transfer, payload)
         if self._windows.runs_out:
             self.send_flow()
@@ -391,6 +398,9 @@ class Session:
         except LinkError as error:
             carrier.partial_size -= before - link.pending_size
             self.detach(link, error.condition, str(error))
+            return
+        if message is not None and not before and type(message) is MessageReceived:
+            carrier.emit(message)
             return
         carrier.partial_size += link.pending_size - before
         if carrier.partial_size > carrier.most_partial_size:

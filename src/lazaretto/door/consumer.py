@@ -23,7 +23,7 @@ from lazaretto.door.answers import (
 from lazaretto.door.conversions import encode_message
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import BrokerClosed, LazarettoError, SettlementError
-from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.messages import Lock, ReceivedMessage
 
 if TYPE_CHECKING:
     from lazaretto.door.peer import Peer
@@ -140,8 +140,7 @@ class Consumer:
             finally:
                 self._waiting = None
         asked, self._spare = self._spare[: link.credit], self._spare[link.credit :]
-        for message in asked:
-            self._hand_over(message)
+        self._hand_over(asked)
         if self._spare and not self._deletes:
             back, self._spare = self._spare, []
             await self.receiver.release(back)
@@ -149,14 +148,24 @@ class Consumer:
             link.session.finish_drain(link)
         self._peer.flush()
 
-    def _hand_over(self, message: ReceivedMessage) -> None:
-        link, lock, token = self._link, message.lock, message.lock_token
-        if lock is None or token is None or self._deletes:
-            link.session.transfer(link, encode_message(message, deleted=True), b"", settled=True)
-            return
-        payload = encode_message(message, token=token, locked_until=lock.until)
-        # Service Bus's clients read the tag as a lock token in the byte order of Windows.
-        link.session.transfer(link, payload, token.bytes_le, context=message)
+    def _hand_over(self, messages: Sequence[ReceivedMessage]) -> None:
+        link = self._link
+        transfer = link.session.transfer
+        before: Lock | None = None
+        head = swapped = b""
+        for message in messages:
+            lock = message.lock
+            if lock is None or self._deletes:
+                transfer(link, encode_message(message, deleted=True), b"", settled=True)
+                continue
+            # Messages received together share one object.
+            if lock is not before:
+                before, head = lock, lock.token.to_bytes(8, "big")
+                # Service Bus's clients read the tag as a lock token in the byte order of Windows.
+                swapped = head[3::-1] + head[5:3:-1] + head[7:5:-1]
+            number = message.sequence_number.to_bytes(8, "big")
+            payload = encode_message(message, token=head + number, locked_until=lock.until)
+            transfer(link, payload, swapped + number, context=message)
 
     def settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, *, settled: bool) -> None:
         """Settle messages as the client says, and confirm it unless the client has settled already."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import struct
 import uuid
 from collections.abc import Mapping
 from datetime import timedelta
@@ -11,10 +9,24 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode, encode_section
+from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.encode import NULL, described, map_of_raw, string, symbol, timestamp, uint
 from lazaretto.amqp.values import Int, Symbol, Timestamp
+from lazaretto.door.plain_messages import (
+    DEAD_LETTER_SOURCE,
+    ENQUEUE_SEQUENCE_NUMBER,
+    ENQUEUED_TIME,
+    LARGEST_TTL,
+    LOCK_TOKEN,
+    LOCKED_UNTIL,
+    MESSAGE_STATE,
+    PARTITION_KEY,
+    SCHEDULED_TIME,
+    SEQUENCE_NUMBER,
+    STATES,
+    encode_plain,
+    recorded_of,
+)
 from lazaretto.door.residue import (
     Residue,
     body_of,
@@ -29,21 +41,11 @@ from lazaretto.door.residue import (
 )
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import MessageState
-from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, PropertyValue
+from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import Message, StoredMessage
 
 #: The format of a message whose data sections are messages: Service Bus's batch.
 BATCH_FORMAT: Final = 0x80013700
-
-SEQUENCE_NUMBER: Final = "x-opt-sequence-number"
-ENQUEUED_TIME: Final = "x-opt-enqueued-time"
-LOCKED_UNTIL: Final = "x-opt-locked-until"
-SCHEDULED_TIME: Final = "x-opt-scheduled-enqueue-time"
-PARTITION_KEY: Final = "x-opt-partition-key"
-MESSAGE_STATE: Final = "x-opt-message-state"
-ENQUEUE_SEQUENCE_NUMBER: Final = "x-opt-enqueue-sequence-number"
-DEAD_LETTER_SOURCE: Final = "x-opt-deadletter-source"
-LOCK_TOKEN: Final = "x-opt-lock-token"  # noqa: S105 - a name
 
 #: What the broker says of a message, which nobody else can.
 _OF_BROKER: Final = frozenset({
@@ -54,8 +56,6 @@ _OF_MESSAGE: Final = _OF_BROKER | {PARTITION_KEY}
 _OF_DELIVERY: Final = frozenset({LOCK_TOKEN})
 #: Properties that Lazaretto has fields for.
 _TEXTS: Final = ("to", "subject", "reply_to", "content_type", "group_id", "reply_to_group_id")
-_STATES: Final = {MessageState.DEFERRED: 1, MessageState.SCHEDULED: 2}
-_LARGEST_TTL: Final = 0xFFFFFFFF
 
 
 def messages_of(payload: bytes, message_format: int) -> list[Message]:
@@ -109,18 +109,18 @@ def message_of(payload: bytes) -> Message:
         left = None
     return Message(
         body,
-        message_id=text_of(given.message_id) or None,
-        session_id=given.group_id,
-        subject=given.subject,
-        correlation_id=text_of(given.correlation_id),
-        to=given.to,
-        reply_to=given.reply_to,
-        reply_to_session_id=given.reply_to_group_id,
-        content_type=None if given.content_type is None else str(given.content_type),
-        partition_key=text_of(partition_key),
-        time_to_live=None if header.ttl is None else timedelta(milliseconds=header.ttl),
-        scheduled_enqueue_time=None if scheduled is None else moment_of(scheduled),
-        properties=properties or None,
+        text_of(given.message_id) or None,
+        given.group_id,
+        given.subject,
+        text_of(given.correlation_id),
+        given.to,
+        given.reply_to,
+        given.reply_to_group_id,
+        None if given.content_type is None else str(given.content_type),
+        text_of(partition_key),
+        None if header.ttl is None else timedelta(milliseconds=header.ttl),
+        None if scheduled is None else moment_of(scheduled),
+        properties or None,
         amqp=left,
     )
 
@@ -157,7 +157,7 @@ def properties_of(given: Mapping[Any, Any]) -> dict[str, PropertyValue]:
 def encode_message(
     message: StoredMessage,
     *,
-    token: uuid.UUID | None = None,
+    token: bytes | None = None,
     locked_until: int | None = None,
     state: MessageState | None = None,
     deleted: bool = False,
@@ -165,18 +165,18 @@ def encode_message(
 ) -> bytes:
     """Return a stored message as its receiver gets it.
 
-    `token`: of the lock it is handed over with, until `locked_until` in microseconds. `state`: of a message
-    that is peeked at. `deleted`: it is handed over without a lock, for which Service Bus sends empty delivery
-    annotations. `bare`: without its body.
+    `token`: of the lock it is handed over with, as bytes, until `locked_until` in microseconds. `state`: of a
+    message that is peeked at. `deleted`: it is handed over without a lock, for which Service Bus sends empty
+    delivery annotations. `bare`: without its body.
     """
     if message.amqp is None:
-        return _encode_plain(message, token, locked_until, state, deleted=deleted, bare=bare)
+        return encode_plain(message, token, locked_until, state, deleted=deleted, bare=bare)
     return _encode_any(message, token, locked_until, state, deleted=deleted, bare=bare)
 
 
 def _encode_any(
     message: StoredMessage,
-    token: uuid.UUID | None,
+    token: bytes | None,
     locked_until: int | None,
     state: MessageState | None,
     *,
@@ -187,7 +187,7 @@ def _encode_any(
     parts = [encode_composite(_header(message, left.header))]
     delivery = left.delivery_annotations
     if token is not None:
-        delivery = {**delivery, Symbol(LOCK_TOKEN): token}
+        delivery = {**delivery, Symbol(LOCK_TOKEN): uuid.UUID(bytes=token)}
     if delivery or deleted:
         parts.append(encode_section(Section.DELIVERY_ANNOTATIONS, delivery))
     annotations = left.annotations | _annotations(message, locked_until, state)
@@ -210,7 +210,7 @@ def _header(message: StoredMessage, left: Header) -> Header:
     return Header(
         left.durable,
         left.priority,
-        None if ttl is None else min(ttl // 1000, _LARGEST_TTL),
+        None if ttl is None else min(ttl // 1000, LARGEST_TTL),
         delivery_count=message.delivery_count,
     )
 
@@ -224,7 +224,7 @@ def _annotations(
         SEQUENCE_NUMBER: message.sequence_number,
         ENQUEUED_TIME: message.enqueued_time,
         LOCKED_UNTIL: None if locked_until is None else Timestamp(locked_until // 1000),
-        MESSAGE_STATE: None if state not in _STATES else Int(_STATES[state]),
+        MESSAGE_STATE: None if state not in STATES else Int(STATES[state]),
         ENQUEUE_SEQUENCE_NUMBER: message.enqueued_sequence_number,
         PARTITION_KEY: message.partition_key,
         SCHEDULED_TIME: scheduled,
@@ -253,110 +253,4 @@ def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, 
     given: dict[str, Any] = dict(message.properties)
     for name in types.keys() & given.keys():
         given[name] = typed(given[name], types[name])
-    if message.recorded_reason is not None:
-        given[DEAD_LETTER_REASON] = message.recorded_reason
-    if message.recorded_description is not None:
-        given[DEAD_LETTER_DESCRIPTION] = message.recorded_description
-    return given
-
-
-# Messages of which nothing is left: the same bytes as above, made quicker, because most messages are such.
-
-_NAMES: Final = {
-    name: symbol(name)
-    for name in (
-        SEQUENCE_NUMBER, ENQUEUED_TIME, LOCKED_UNTIL, MESSAGE_STATE, ENQUEUE_SEQUENCE_NUMBER, PARTITION_KEY,
-        SCHEDULED_TIME, DEAD_LETTER_SOURCE,
-    )
-}  # fmt: skip
-_TOKEN: Final = encode_section(Section.DELIVERY_ANNOTATIONS, {Symbol(LOCK_TOKEN): uuid.UUID(int=0)})[:-16]
-_NO_DELIVERY: Final = encode_section(Section.DELIVERY_ANNOTATIONS, {})
-_ANNOTATIONS: Final = bytes((0x00, 0x53, Section.MESSAGE_ANNOTATIONS))
-#: The annotations that most messages have, with one constructor before each value.
-_numbered: Final = struct.Struct(f">{len(_NAMES[SEQUENCE_NUMBER])}sBq{len(_NAMES[ENQUEUED_TIME])}sBq").pack
-#: Properties after the message's id, of a message that has no others.
-_NONE_GIVEN: Final = (None,) * 7
-_NO_MORE: Final = (NULL,) * 12
-
-
-def _encode_plain(
-    message: StoredMessage,
-    token: uuid.UUID | None,
-    locked_until: int | None,
-    state: MessageState | None,
-    *,
-    deleted: bool,
-    bare: bool,
-) -> bytes:
-    parts = [_plain_header(message.headers.time_to_live, message.delivery_count)]
-    if token is not None:
-        parts.append(_TOKEN + token.bytes)
-    elif deleted:
-        parts.append(_NO_DELIVERY)
-    parts.append(_plain_annotations(message, locked_until, state))
-    parts.append(_plain_properties(message))
-    given = _application(message, {})
-    if given:
-        parts.append(encode_section(Section.APPLICATION_PROPERTIES, given))
-    if not bare:
-        parts.append(encode_body(message.body, None))
-    return b"".join(parts)
-
-
-@functools.lru_cache(256)
-def _plain_header(ttl: int | None, delivery_count: int) -> bytes:
-    left = NULL if ttl is None else uint(min(ttl // 1000, _LARGEST_TTL))
-    return described(Section.HEADER, (NULL, NULL, left, NULL, uint(delivery_count)))
-
-
-def _plain_annotations(message: StoredMessage, locked_until: int | None, state: MessageState | None) -> bytes:
-    headers = message.headers
-    raw = _numbered(
-        _NAMES[SEQUENCE_NUMBER], 0x81, message.sequence_number,
-        _NAMES[ENQUEUED_TIME], 0x83, message.enqueued // 1000,
-    )  # fmt: skip
-    count = 4
-    if locked_until is not None:
-        raw += _NAMES[LOCKED_UNTIL] + timestamp(locked_until // 1000)
-        count += 2
-    for name, value in (
-        (MESSAGE_STATE, None if state not in _STATES else Int(_STATES[state])),
-        (ENQUEUE_SEQUENCE_NUMBER, message.enqueued_sequence_number),
-        (PARTITION_KEY, headers.partition_key),
-        (SCHEDULED_TIME, None if headers.scheduled_enqueue_time is None else message.scheduled_enqueue_time),
-        (DEAD_LETTER_SOURCE, headers.dead_letter_source),
-    ):
-        if value is not None:
-            raw += _NAMES[name] + encode(value)
-            count += 2
-    return _ANNOTATIONS + map_of_raw(raw, count)
-
-
-def _plain_properties(message: StoredMessage) -> bytes:
-    headers, content_type = message.headers, message.headers.content_type
-    given = (
-        headers.to, headers.subject, headers.reply_to, headers.correlation_id, content_type,
-        headers.session_id, headers.reply_to_session_id,
-    )  # fmt: skip
-    if given == _NONE_GIVEN:
-        return described(Section.PROPERTIES, (string(message.message_id), *_NO_MORE))
-    fields = (
-        string(message.message_id),
-        NULL,
-        _text(headers.to),
-        _text(headers.subject),
-        _text(headers.reply_to),
-        _text(headers.correlation_id),
-        NULL if content_type is None else symbol(content_type.encode("ascii", "backslashreplace").decode()),
-        NULL,
-        NULL,
-        NULL,
-        _text(headers.session_id),
-        NULL,
-        _text(headers.reply_to_session_id),
-    )
-    return described(Section.PROPERTIES, fields)
-
-
-def _text(value: str | None) -> bytes:
-    return NULL if value is None else string(value)
+    return given | recorded_of(message)

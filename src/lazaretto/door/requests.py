@@ -157,7 +157,9 @@ def _handed_over(message: ReceivedMessage, deletes: bool) -> dict[str, Any]:
         return {"lock-token": token, "message": encode_message(message, deleted=True)}
     return {
         "lock-token": token,
-        "message": encode_message(message, token=token, locked_until=lock.until, state=MessageState.DEFERRED),
+        "message": encode_message(
+            message, token=token.bytes, locked_until=lock.until, state=MessageState.DEFERRED
+        ),
     }
 
 

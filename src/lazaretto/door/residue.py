@@ -118,10 +118,12 @@ def read_residue(encoded: bytes | None) -> Residue:
 def body_of(sections: Sections) -> tuple[bytes, Any]:
     """Return the body as Lazaretto holds it, and how. Raises DecodeError."""
     parts = sections.body_parts()
+    if len(parts) == 1 and parts[0].section is Section.DATA:
+        return data_of(sections.raw, parts[0].value), None
     kinds = {part.section for part in parts}
     if kinds <= {Section.DATA}:
         data = [data_of(sections.raw, part.value) for part in parts]
-        return b"".join(data), None if len(data) == 1 else [len(one) for one in data]
+        return b"".join(data), [len(one) for one in data]
     if kinds == {Section.VALUE}:
         value, _ = read(sections.raw, parts[0].value, EXACT)
         if type(value) is str:

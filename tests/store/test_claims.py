@@ -202,6 +202,30 @@ class TestSettling:
         assert [m.attempt for m in broker.peek("work", 9)] == [0] * 4
         assert broker.queue("work").counts.active == 4
 
+    @pytest.mark.parametrize("every", [1_000, 2])
+    def test_few_or_many_others_among_the_completed(self, broker: Broker, queue: str, every: int) -> None:
+        """Runs of completed messages go at once, however many messages part them."""
+        sent = 5_000
+        broker.sender("work").send([Message(b"x") for _ in range(sent)])
+        consumer = attached(broker)
+        consumer.take(0, shards=2)
+        keys = [
+            key
+            for _, shard in consumer.shards(0, 1)
+            for key in broker._store.read(lambda tx, s=shard: tx.claims.shard_keys(s, sent))  # type: ignore[misc]
+        ]
+        bad, untouched = keys[every // 2 :: every], keys[1_201:1_204]
+        rows = [StagedRow(key, "dead_lettered") for key in bad if key not in untouched]
+        rows += [StagedRow(key, "released") for key in untouched]
+        stage_all(broker, consumer, 1, *rows)
+        (summary,) = consumer.settle([1], ["a"])
+        dead = len({*bad} - {*untouched})
+        left = sent - dead - len(untouched)
+        assert summary.outcomes == {"completed": left, "dead_lettered": dead, "released": len(untouched)}
+        counts = broker.queue("work").counts
+        assert (counts.active, counts.dead_letter, counts.total) == (3, dead, 3 + dead)
+        assert [m.sequence_number for m in broker.peek("work", 9)] == [sequence_of(k) for k in untouched]
+
     @pytest.mark.parametrize("stages", [["a", "b"], ["b", "a"]])
     def test_of_two_stages_of_a_shard_the_first_counts(
         self, broker: Broker, queue: str, stages: list[str]

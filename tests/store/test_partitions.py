@@ -341,6 +341,21 @@ def test_a_claim_takes_from_every_partition(broker: Broker) -> None:
     assert broker.queue("orders").counts.total == 0
 
 
+def test_numbers_are_not_given_again_once_a_claim_has_emptied_partitions(
+    broker: Broker, connect: Connect
+) -> None:
+    send_keyed(broker, rounds=1)
+    seen = {message.sequence_number for message in broker.peek("orders", 100)}
+    consumer = ClaimConsumer(broker._store, "orders", "job")
+    consumer.attach()
+    assert consumer.take(0) == 1
+    assert consumer.settle_whole(1, {}) is not None
+    # One that remembers nothing of the messages that are gone.
+    other = connect()
+    send_keyed(other, rounds=1)
+    assert seen.isdisjoint(message.sequence_number for message in other.peek("orders", 100))
+
+
 def test_dialogs_have_no_partitions() -> None:
     with pytest.raises(InvalidOption, match="its order is that of its conversations"):
         QueueOptions(dialogs=True, requires_session=True, partitions=2)

@@ -16,6 +16,7 @@ from lazaretto.model.keys import (
     lower_bound,
     main_key,
     queue_of,
+    runs_of,
     sequence_of,
     upper_bound,
 )
@@ -54,3 +55,11 @@ def test_the_highest_key_fits_in_64_bits() -> None:
 
 def test_messages_that_wait_for_a_retry_stay_in_their_place() -> None:
     assert lower_bound(5, Subqueue.RETRY) == lower_bound(5)
+
+
+@given(keys=st.sets(st.integers(1, 60)), most=st.integers(1, 9))
+def test_runs_hold_these_keys_and_no_others(keys: set[int], most: int) -> None:
+    runs = runs_of(sorted(keys), most)
+    assert [key for first, last in runs for key in range(first, last + 1)] == sorted(keys)
+    assert all(last - first < most for first, last in runs)
+    assert all(one[1] + 1 < two[0] or one[1] - one[0] == most - 1 for one, two in itertools.pairwise(runs))

@@ -106,6 +106,21 @@ def highest_of_each(keys: Iterable[int]) -> list[int]:
     return list({key >> PARTITION_SEQUENCE_BITS: key for key in sorted(keys)}.values())
 
 
+def runs_of(keys: Iterable[int], most: int) -> list[tuple[int, int]]:
+    """Return first and last of each run of keys without a gap, so many at most. The keys are in order."""
+    runs: list[tuple[int, int]] = []
+    first = last = -2
+    for key in keys:
+        if key > last + 1 or key >= first + most:
+            if last >= 0:
+                runs.append((first, last))
+            first = key
+        last = key
+    if last >= 0:
+        runs.append((first, last))
+    return runs
+
+
 def in_main(key: int) -> bool:
     """Return whether the message is in the queue itself rather than a dead-letter subqueue."""
     return not key >> SEQUENCE_BITS & 3

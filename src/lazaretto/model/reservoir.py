@@ -54,13 +54,21 @@ def choose(keys: Sequence[int]) -> list[int]:
     lowest, highest = min(keys), max(keys)
     first, last = number_in_partition(lowest), number_in_partition(highest)
     level = _level_of(first)
-    apart = highest - lowest != last - first
-    if apart or level != _level_of(last) or last - first >> level > len(keys):
+    if highest - lowest != last - first or last - first >> level > len(keys):
         return [key for key in keys if _is_chosen(n := number_in_partition(key), _level_of(n))]
     base = lowest - first
-    candidates = [base + _chosen(block, level) for block in range(first >> level, (last >> level) + 1)]
-    given = keys if len(candidates) < 4 else set(keys)
-    return [key for key in candidates if key in given]
+    candidates: list[int] = []
+    while first <= last:
+        # Numbers of one length are of one level, and no block has some of two lengths above the first.
+        end = min(last + 1, 1 << max(first.bit_length(), _FIRST_BITS))
+        level = _level_of(first)
+        candidates += [
+            base + _chosen(block, level) for block in range(first >> level, (end - 1 >> level) + 1)
+        ]
+        first = end
+    if len(candidates) < 4:
+        return [key for key in candidates if key in keys]
+    return sorted(set(candidates).intersection(keys))
 
 
 def is_time_to_look(chosen: Iterable[int]) -> bool:

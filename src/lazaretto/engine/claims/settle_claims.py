@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import dataclasses
+import itertools
 import time
 from collections.abc import Sequence
 
@@ -26,6 +27,7 @@ from lazaretto.engine.outcome.attempts import note_commit
 from lazaretto.errors import EntityError, LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
+from lazaretto.model.keys import runs_of
 from lazaretto.model.policy import Final, Outcome
 from lazaretto.model.rates import COMPLETED
 from lazaretto.store.contract.claim_contract import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
@@ -33,6 +35,10 @@ from lazaretto.store.contract.records import NewMessage, QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
+#: Messages that are removed at once: they are read twice, and the second time are still in a cache.
+_AT_ONCE = 2_000
+#: How many runs of messages are removed without a look at what stands between them.
+_FEW_RUNS = 100
 
 
 class StagedRow(msgspec.Struct, array_like=True, omit_defaults=True):
@@ -233,17 +239,20 @@ def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: lis
     """Remove completed messages; return how many were held."""
     if not keys:
         return 0
-    held = tx.claims.shard_keys(shard, len(keys) + 1)
+    keys.sort()
     keep_samples(tx, queue, keys)
-    if held == sorted(keys):
-        return tx.claims.delete_shard(shard)
-    still = set(held) if len(held) <= len(keys) else set(tx.claims.shard_keys(shard, shard.rows))
-    done = [key for key in keys if key in still]
-    for key in done:
-        row = tx.row(key)
-        assert row is not None
-        settle_row(tx, queue, row, Settlement(Outcome.COMPLETED))
-    return len(done)
+    runs = runs_of(keys, _AT_ONCE)
+    if len(runs) > _FEW_RUNS + len(keys) // _AT_ONCE:
+        # Most of what parts the runs has been settled, or was never claimed: it need not part them.
+        done = set(keys)
+        held = tx.claims.shard_keys(shard, shard.rows)
+        found = [list(some) for is_done, some in itertools.groupby(held, done.__contains__) if is_done]
+        runs = [
+            (some[start], some[min(start + _AT_ONCE, len(some)) - 1])
+            for some in found
+            for start in range(0, len(some), _AT_ONCE)
+        ]
+    return tx.claims.delete_held(shard, runs)
 
 
 @dataclasses.dataclass(slots=True)

@@ -187,8 +187,8 @@ class StoredClaims(Protocol):
         """Return the messages that a shard still holds, in order."""
         ...
 
-    def delete_shard(self, shard: ShardRecord) -> int:
-        """Remove all messages of a shard, with bodies and history; return how many there were."""
+    def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]]) -> int:
+        """Remove what a shard holds from one key to another, with bodies and history; return how many."""
         ...
 
     def release_shard(self, shard: ShardRecord) -> int:

@@ -151,10 +151,16 @@ class ClaimTables(MessagePart):
                 break
         return keys
 
-    def delete_shard(self, shard: ShardRecord) -> int:
-        self._sequences.keep_highest([shard.last])
+    def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]]) -> int:
+        self._sequences.keep_highest([last for _, last in runs])
         sized = self._queues.sized(queue_of(shard.first))
-        return sum(self._delete_part(part, sized) for part in _parts(shard))
+        parts = list(_parts(shard))
+        return sum(
+            self._delete_part({**part, "first": start, "last": end}, sized)
+            for first, last in runs
+            for part in parts
+            if (start := max(first, part["first"])) <= (end := min(last, part["last"]))
+        )
 
     def _delete_part(self, part: Mapping[str, Any], sized: int | None) -> int:
         remains = self._context.run("select_shard_remains", part).fetchall()

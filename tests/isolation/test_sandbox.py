@@ -252,6 +252,23 @@ def test_small_empty_and_enormous_items(mode: str) -> None:
     assert [v.result for v in verdicts] == [b"", b"\xff\xfe\x00", None, b"good"]
 
 
+def test_items_of_several_values(mode: str) -> None:
+    def setup() -> Callable[[tuple[int, bytes, None]], bytes]:
+        def act(item: tuple[int, bytes, None]) -> bytes:
+            number, body, nothing = item
+            assert nothing is None
+            return b"%d" % number + body[:1]
+
+        return act
+
+    with Sandbox(setup, options(mode, memory=None, deadline=20)) as sandbox:
+        # More than a round holds: what each is said to have counts.
+        items = [(number, b"x" * 30_000_000, None) for number in range(5)]
+        verdicts = sandbox.run(items, sizes=[30_000_000] * 5)
+        assert sandbox.run([(1, b"y")])[0].status is Status.ERROR
+    assert [v.result for v in verdicts] == [b"%dx" % number for number in range(5)]
+
+
 def test_results_beyond_one_round(mode: str) -> None:
     """They come in several rounds; each item still has its own."""
 

@@ -215,7 +215,7 @@ class SandboxSetup:
 
     def __call__(
         self,
-    ) -> Callable[[bytes], bytes | None] | Callable[[bytes], Coroutine[Any, Any, bytes | None]]:
+    ) -> Callable[[Any], bytes | None] | Callable[[Any], Coroutine[Any, Any, bytes | None]]:
         call = self.caller()
 
         def run(item: bytes) -> bytes | None:

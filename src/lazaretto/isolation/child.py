@@ -61,7 +61,7 @@ from lazaretto.isolation.system import (
 from lazaretto.isolation.verdict import RESULT_TOO_LARGE
 from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, Failure, failure_of
 
-Function = Callable[[bytes], bytes | None]
+Function = Callable[[Any], bytes | None]
 
 #: Kinds of records. NOTHING: it returned None, which is told only where items run at the same time.
 RESULT, ERROR, MEMORY, TIMEOUT, NOTHING = 1, 2, 3, 4, 5
@@ -124,7 +124,7 @@ class Child:
         self._items = Segment(start.items_fd, os.fstat(start.items_fd).st_size)
         self._pipes = self._found_pipes()
         self._numbers = self._control.numbers()
-        self._left: Iterator[tuple[int, bytes]] = iter(())
+        self._left: Iterator[tuple[int, Any]] = iter(())
         self._forked = False
         self._crew: Crew[bytes | None] | None = None
         #: Whether the fork at hand is our own, not the function's.
@@ -347,7 +347,7 @@ class Child:
             # The loop goes round.
             numbers[STEPS] += 1
 
-        def call(item: bytes) -> Callable[[], Coroutine[Any, Any, bytes | None]]:
+        def call(item: Any) -> Callable[[], Coroutine[Any, Any, bytes | None]]:
             return lambda: function(item)
 
         items = get_items(self._items, size)[:most]

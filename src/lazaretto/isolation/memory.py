@@ -10,7 +10,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 #: Fields of the control page, 8 bytes each.
 #: CURSOR: the item at work, -1 between rounds. END: where the records end.
@@ -151,16 +151,17 @@ class Segment:
         os.close(self.fd)
 
 
-def put_items(segment: Segment, items: Sequence[bytes]) -> int:
-    """Write items; return their size in bytes."""
-    # Both sides are this very interpreter, and nothing else reads a list of bytes as fast. The older
-    # format, because the newer one looks for items that are the same object.
+def put_items(segment: Segment, items: Sequence[Any]) -> int:
+    """Write items, bytes or tuples of plain values; return their size in bytes."""
+    # Both sides are this very interpreter, and nothing else reads a list of them as fast. The older
+    # format, because the newer one looks for what is the same object.
     return segment.put(0, marshal.dumps(list(items), 2))
 
 
-def get_items(segment: Segment, size: int) -> list[bytes]:
+def get_items(segment: Segment, size: int) -> list[Any]:
     """Return the items."""
-    found: list[bytes] = marshal.loads(segment.map[:size])  # noqa: S302 - from the other side
+    with memoryview(segment.map) as whole, whole[:size] as written:
+        found: list[Any] = marshal.loads(written)  # noqa: S302 - from the other side
     return found
 
 
@@ -173,12 +174,13 @@ def get_records(segment: Segment, end: int, count: int, *, in_order: bool = True
     """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for an invalid record."""
     start, last = 0, -1
     seen: set[int] = set()
-    if not 0 <= end <= len(segment.map):
+    data = segment.map
+    if not 0 <= end <= len(data):
         raise Corrupt("the records end outside the shared memory")
     while start < end:
         if end - start < _RECORD.size:
             raise Corrupt("a record is cut short")
-        item, kind, size = _RECORD.unpack(segment.get(start, start + _RECORD.size))
+        item, kind, size = _RECORD.unpack_from(data, start)
         start += _RECORD.size
         if not last < item < count or item in seen or size > end - start:
             raise Corrupt("a record belongs to no item, or is longer than all items")
@@ -186,5 +188,5 @@ def get_records(segment: Segment, end: int, count: int, *, in_order: bool = True
             last = item
         else:
             seen.add(item)
-        yield Record(item, kind, segment.get(start, start + size))
+        yield Record(item, kind, data[start : start + size])
         start += size

@@ -39,7 +39,9 @@ from lazaretto.model.checks import shown
 from lazaretto.model.failure import WORKER_CRASHED
 from lazaretto.tools.closing import Closing
 
-Setup = Callable[[], Callable[[bytes], bytes | None] | Callable[[bytes], Coroutine[Any, Any, bytes | None]]]
+Setup = Callable[[], Callable[[Any], bytes | None] | Callable[[Any], Coroutine[Any, Any, bytes | None]]]
+#: Bytes, or a tuple of what marshal can write.
+Item = bytes | tuple[Any, ...]
 #: Gets verdicts on items, by their places in the batch.
 OnSome = Callable[[list[tuple[int, Verdict]]], object]
 
@@ -67,11 +69,12 @@ class Sandbox(Closing):
     """Runs a function over batches of items in a process of its own. A context manager; one thread.
 
     cloudpickle sends `setup` to that process. It is called there once, and returns a function that takes
-    each item as bytes and returns bytes or None; if that is a coroutine function, the items of a batch run at
-    the same time, and each has the deadline for itself. An item that raises, hangs, crashes or uses too much
-    memory gets a verdict with the reason; later items run in a new process. No item is run twice.
-    `on_output` gets the output, up to a limit; by default it goes to standard error. `stopping` is called
-    while processes start; once it returns True, the start is abandoned with a SandboxError.
+    each item, bytes or a tuple of plain values, and returns bytes or None; if that is a coroutine function,
+    the items of a batch run at the same time, and each has the deadline for itself. An item that raises,
+    hangs, crashes or uses too much memory gets a verdict with the reason; later items run in a new process.
+    No item is run twice. `on_output` gets the output, up to a limit; by default it goes to standard error.
+    `stopping` is called while processes start; once it returns True, the start is abandoned with a
+    SandboxError.
 
     Raises SandboxSetupError when the setup fails, SandboxError when no process can be started.
     """
@@ -106,7 +109,8 @@ class Sandbox(Closing):
             self._memory = made.pop_all()
         self._numbers = self._control.numbers()
         self._closed = False
-        self._batch: Sequence[bytes] = ()
+        self._batch: Sequence[Item] = ()
+        self._sizes: Sequence[int] | None = None
         self._base = self._count = self._status = 0
         self._round_number = self._barren = self._alone = 0
         self._stopped = False
@@ -133,18 +137,23 @@ class Sandbox(Closing):
 
     # -- batches --------------------------------------------------------------------------------
 
-    def run(self, items: Sequence[bytes], *, stop_on_failure: bool = False) -> list[Verdict]:
+    def run(
+        self, items: Sequence[Item], *, stop_on_failure: bool = False, sizes: Sequence[int] | None = None
+    ) -> list[Verdict]:
         """Run a batch; return one verdict for each item, in order."""
-        self.start(items, stop_on_failure=stop_on_failure)
+        self.start(items, stop_on_failure=stop_on_failure, sizes=sizes)
         return self.collect()
 
-    def start(self, items: Sequence[bytes], *, stop_on_failure: bool = False) -> None:
+    def start(
+        self, items: Sequence[Item], *, stop_on_failure: bool = False, sizes: Sequence[int] | None = None
+    ) -> None:
         """Start a batch and return at once; `collect` waits for it.
 
-        `stop_on_failure`: run nothing after the first item that is not DONE.
+        `stop_on_failure`: run nothing after the first item that is not DONE. `sizes`: about how many bytes
+        each item has, if they are tuples.
         """
         self._refuse_closed()
-        self._batch = items
+        self._batch, self._sizes = items, sizes
         self._base = 0
         self._stop_on_failure = stop_on_failure
         self._printed = 0
@@ -168,7 +177,7 @@ class Sandbox(Closing):
             else:
                 self._next_round()
         missing = len(self._batch) - len(verdicts)
-        self._batch = ()
+        self._batch, self._sizes = (), None
         if self._printed > self._options.max_output:
             left_out = self._printed - self._options.max_output
             self._on_output(b"\n(%d bytes of output left out)\n" % left_out)
@@ -189,7 +198,7 @@ class Sandbox(Closing):
 
     def _next_round(self) -> None:
         """Send as many of the items that are left as fit in one round, unless all is to stop."""
-        first, items = self._base, self._batch
+        first, items, sizes = self._base, self._batch, self._sizes
         self._count = 0
         if first >= len(items) or self._stopped or not self._has_runner():
             return
@@ -197,7 +206,7 @@ class Sandbox(Closing):
         self._alone = max(0, self._alone - 1)
         end, size = first, 0
         while end < len(items) and end - first < most and (size < ROUND or end == first):
-            size += len(items[end])
+            size += len(items[end]) if sizes is None else sizes[end]
             end += 1
         if end - first > 1 and size > ROUND:
             end -= 1

@@ -18,6 +18,11 @@ from lazaretto.traces import within
 MOST_HELD = 16 * 1024 * 1024
 #: What stands for the result of a message that was left for later.
 LATER = b"l"
+#: A message as the sandbox is given it: whether it is the first of its batch, whether messages of the batch
+#: have sessions, what is wrong with its body, and the fields of ReceivedMessage.
+Item = tuple[Any, ...]
+BEGINS, IN_ORDER, PROBLEM_AT, FIELDS, BODY = range(5)
+_MARSHAL = b"m"[0]
 
 #: What to do about a function that cannot be sent to Spark's workers.
 ADVICE = (
@@ -31,15 +36,15 @@ class HandlerSetup(SandboxSetup):
 
     advice = ADVICE
 
-    def call(self) -> Callable[[Sequence[Any]], tuple[Effects | None, Any]]:
-        """Return the function that runs the handler on a message: its fields, and what is wrong with it."""
+    def call(self) -> Callable[[Item], tuple[Effects | None, Any]]:
+        """Return the function that runs the handler on a message."""
         call = self.caller()
 
-        def run(fields: Sequence[Any]) -> tuple[Effects | None, Any]:
-            *fields, problem = fields
+        def run(item: Item) -> tuple[Effects | None, Any]:
+            problem = item[PROBLEM_AT]
             if problem is not None:
                 return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
-            message = ReceivedMessage(*fields)
+            message = ReceivedMessage(*item[FIELDS:])
             past = Past(0) if message.deliveries > 1 else None
             with within(message):
                 effects = call(message, past)
@@ -49,19 +54,18 @@ class HandlerSetup(SandboxSetup):
 
         return run
 
-    def __call__(self) -> Callable[[bytes], bytes | None]:
+    def __call__(self) -> Callable[[Item], bytes | None]:
         run = self.call()
         held = 0
 
-        def run_bytes(item: bytes) -> bytes | None:
+        def run_item(item: Item) -> bytes | None:
             nonlocal held
-            first, in_order, *fields = marshal.loads(item)  # noqa: S302 - from our parent
-            if first:
+            if item[BEGINS]:
                 held = 0
             elif held >= MOST_HELD:
                 return LATER
-            effects, result = run(fields)
-            if in_order and effects is not None and effects.failure is not None:
+            effects, result = run(item)
+            if item[IN_ORDER] and effects is not None and effects.failure is not None:
                 # The rest of its session must wait: who goes on is decided outside.
                 held = MOST_HELD
             if effects is None and result is None:
@@ -70,12 +74,12 @@ class HandlerSetup(SandboxSetup):
             held += len(packed)
             return packed
 
-        return run_bytes
+        return run_item
 
 
-def pack_fields(fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[bytes]:
-    """Return the items of one batch, made of the fields of messages. `in_order`: they have sessions."""
-    return [marshal.dumps((index == 0, in_order, *one)) for index, one in enumerate(fields)]
+def as_batch(items: Sequence[Item]) -> list[Item]:
+    """Return items as one batch: the first says that it is the first."""
+    return [(True, *items[0][1:]), *items[1:]]
 
 
 def pack_result(effects: Effects | None, result: Any) -> bytes:
@@ -90,6 +94,6 @@ def pack_result(effects: Effects | None, result: Any) -> bytes:
 def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
     """Return what `pack_result` was given."""
     # From our own sandbox, whose code is the user's as ours is.
-    load = marshal.loads if packed[:1] == b"m" else pickle.loads
-    told, result = load(packed[1:])
+    load = marshal.loads if packed[0] == _MARSHAL else pickle.loads
+    told, result = load(memoryview(packed)[1:])
     return None if told is None else decode_effects(told), result

@@ -26,7 +26,16 @@ from lazaretto.spark.bodies import PROBLEM, Extras
 from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, ResultSchemaError, Sink
-from lazaretto.spark.sandbox_handler import LATER, MOST_HELD, HandlerSetup, pack_fields, unpack_result
+from lazaretto.spark.sandbox_handler import (
+    BODY,
+    IN_ORDER,
+    LATER,
+    MOST_HELD,
+    HandlerSetup,
+    Item,
+    as_batch,
+    unpack_result,
+)
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.traces import MOST_LINKS
@@ -142,12 +151,12 @@ class ShardTask:
                 self._origins.append(properties_of(found)[TRACEPARENT])
 
     def _run_messages(self, batch: pa.RecordBatch) -> None:
-        keys, fields, sessions = _messages(batch, self._base)
+        keys, items, sessions = _messages(batch, self._base)
         self.rows += len(keys)
         step = 1 if self._mark else _CHUNK
         for start in range(0, len(keys), step):
             end = start + step
-            self._run_chunk(keys[start:end], fields[start:end], sessions[start:end])
+            self._run_chunk(keys[start:end], items[start:end], sessions[start:end])
 
     def _run_vectors(self, batch: pa.RecordBatch) -> None:
         """Run a batch as a whole, and what fails in parts."""
@@ -195,12 +204,11 @@ class ShardTask:
             batch = batch.filter(problems.is_null())
         return batch.drop_columns([PROBLEM])
 
-    def _run_chunk(
-        self, keys: Sequence[int], fields: Sequence[tuple[Any, ...]], sessions: Sequence[str | None]
-    ) -> None:
+    def _run_chunk(self, keys: Sequence[int], items: Sequence[Item], sessions: Sequence[str | None]) -> None:
         """Run some messages in order; behind one that failed, the rest of its session is left out."""
         begun = time.monotonic()
-        in_order = any(session is not None for session in sessions)
+        # Of all or none of a batch: then the items say so, too.
+        in_order = bool(items[0][IN_ORDER])
         left = list(range(len(keys)))
         while left:
             for index in left:
@@ -211,7 +219,7 @@ class ShardTask:
                 break
             if self._mark is not None:
                 self._mark(keys[left[0]])
-            ends = self._run_some([fields[index] for index in left], in_order)
+            ends = self._run_some([items[index] for index in left], in_order)
             if self._mark is not None:
                 # Whoever it has taken down must not be told that it is over.
                 self._spark.wait_if_dying()
@@ -219,15 +227,16 @@ class ShardTask:
             left = left[len(ends) :]
         self._seconds["handler"] += time.monotonic() - begun
 
-    def _run_some(self, fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[tuple[Ended, Any]]:
+    def _run_some(self, items: Sequence[Item], in_order: bool) -> list[tuple[Ended, Any]]:
         """Return how messages ended and what the handler returned: of all, or up to the first failure.
 
         Or of as many as results can be held of.
         """
         if self._inline is not None:
-            return self._run_inline(fields, in_order)
+            return self._run_inline(items, in_order)
         assert self._sandbox is not None
-        verdicts = self._sandbox.run(pack_fields(fields, in_order), stop_on_failure=in_order)
+        sizes = [len(item[BODY]) for item in items]
+        verdicts = self._sandbox.run(as_batch(items), stop_on_failure=in_order, sizes=sizes)
         ends = []
         for verdict in verdicts:
             if verdict.status is Status.NOT_RUN or verdict.result == LATER:
@@ -239,11 +248,11 @@ class ShardTask:
                 ends.append((ended_of(verdict), None))
         return ends
 
-    def _run_inline(self, fields: Sequence[tuple[Any, ...]], in_order: bool) -> list[tuple[Ended, Any]]:
+    def _run_inline(self, items: Sequence[Item], in_order: bool) -> list[tuple[Ended, Any]]:
         assert self._inline is not None
         ends: list[tuple[Ended, Any]] = []
         held = 0
-        for one in fields:
+        for one in items:
             try:
                 effects, result = self._inline(one)
                 ends.append((ended_with(effects), result))
@@ -386,8 +395,8 @@ def bounded(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
     yield batch.slice(start)
 
 
-def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[Any, ...]], list[str | None]]:
-    """Return keys, fields of ReceivedMessage with what is wrong with its body, and sessions of a batch."""
+def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[Item], list[str | None]]:
+    """Return keys, items and sessions of a batch."""
     column = {name: batch.column(name) for name in batch.schema.names}
 
     def micros(name: str) -> list[int | None]:
@@ -397,8 +406,11 @@ def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[A
     keys = [base + number for number in column["sequence_number"].to_pylist()]
     bodies = column["body"].to_pylist()
     nothing = [None] * len(keys)
-    fields = list(
+    items = list(
         zip(
+            [False] * len(keys),
+            [column["session_id"].null_count < len(keys)] * len(keys),
+            column[PROBLEM].to_pylist() if PROBLEM in column else nothing,
             keys,
             [b"" if body is None else body for body in bodies],
             column["message_id"].to_pylist(),
@@ -413,8 +425,7 @@ def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[tuple[A
             column["enqueued_sequence_number"].to_pylist(),
             nothing,
             nothing,
-            column[PROBLEM].to_pylist() if PROBLEM in column else nothing,
             strict=True,
         )
     )
-    return keys, fields, column["session_id"].to_pylist()
+    return keys, items, column["session_id"].to_pylist()

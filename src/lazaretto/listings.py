@@ -36,16 +36,16 @@ class ListingDesk:
         part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
         return look(self._store, lambda tx: read_status(tx, most, part))
 
-    def rates(self, path: str, *, span: str = "minute", limit: int = 60) -> list[Rate]:
+    def rates(self, path: str | None = None, *, span: str = "minute", limit: int = 60) -> list[Rate]:
         """Return what happened to a queue's messages in the latest minutes or hours, oldest first.
 
-        The last one is not over yet. `span`: "minute" (kept for a day) or "hour" (kept for 30 days).
-        `limit`: how many. What other processes did in the last second or two may be missing. Raises
-        EntityNotFound.
+        The last one is not over yet. `path`: None for all queues together, also those deleted since. `span`:
+        "minute" (kept for a day) or "hour" (kept for 30 days). `limit`: how many. What other processes did
+        in the last second or two may be missing. Raises EntityNotFound.
         """
         minutes = member("span", span, SPANS)
         most = whole("limit", limit, 1, KEPT[span])
-        parsed = EntityPath.parse(path)
+        parsed = None if path is None else EntityPath.parse(path)
         with suppress(LazarettoError):
             # What cannot be written is missing; what was written is shown.
             self._store.write_rates()

@@ -53,6 +53,11 @@ ADDRESSES = [
     "/dialogs",
     "/dialogs/DIALOG",
     "/access",
+    "/?which=severe",
+    "/dead-letters/7?queue=orders&as=hex",
+    "/search?q=queue:orders+error:RuntimeError+prop.half%3Dx",
+    "/docs",
+    "/problems/message_lock_lost",
 ]
 
 
@@ -66,7 +71,13 @@ def addresses(store: Path) -> list[str]:
 
 def test_every_screen_is_looked_at() -> None:
     looked = {address.partition("?")[0] for address in ADDRESSES}
-    filled = {"{number:int}": "1", "{name}": "repair-1", "{dialog}": "DIALOG", "/messages/1": "/messages/10"}
+    filled = {
+        "{code}": "message_lock_lost",
+        "{number:int}": "1",
+        "{name}": "repair-1",
+        "{dialog}": "DIALOG",
+        "/messages/1": "/messages/10",
+    }
     patterns = set(SCREENS)
     for part, value in filled.items():
         patterns = {path.replace(part, value) for path in patterns}
@@ -205,6 +216,119 @@ def test_the_keyboard_leads_from_the_overview_to_a_letter(open_page: OpenPage) -
     page.keyboard.press("Escape")
     page.keyboard.press("?")
     expect(page.locator("h1")).to_have_text("Keys")
+
+
+def test_keys_go_through_a_list_and_choose_letters(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/failures/1?queue=orders")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    page.keyboard.press("j")
+    page.keyboard.press("x")
+    expect(page.get_by_role("button", name="Freeze the chosen 2")).to_be_visible()
+    page.keyboard.press("x")
+    expect(page.get_by_role("button", name="Freeze the chosen 1")).to_be_visible()
+    page.locator("main tbody a.open").first.click()
+    heading = page.locator(".crumbs")
+    first = heading.inner_text()
+    page.keyboard.press("n")
+    expect(heading).not_to_have_text(first)
+    page.keyboard.press("p")
+    expect(heading).to_have_text(first)
+    expect(page.locator(".beside a[rel=prev][href]")).to_have_count(0)
+    page.keyboard.press("r")
+    expect(page.get_by_role("button", name="Resubmit")).to_be_focused()
+    page.keyboard.press("e")
+    expect(page.get_by_label("What to change")).to_be_visible()
+
+
+def test_times_are_told_exactly(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/dead-letters/1?queue=orders")
+    time = page.locator(".lead time")
+    age, exact = time.inner_text(), time.get_attribute("datetime")
+    assert exact is not None
+    page.keyboard.press("u")
+    expect(time).to_have_text(f"{exact[:10]} {exact[11:19]} UTC")
+    page.reload()
+    expect(time).to_contain_text("UTC")
+    page.keyboard.press("u")
+    expect(time).not_to_contain_text("UTC")
+    page.keyboard.press("u")
+    expect(time).to_contain_text(age.split()[-1])
+
+
+def test_keys_can_be_switched_off(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/keys")
+    page.get_by_label("Keys do something").uncheck()
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox").first).not_to_be_focused()
+    page.reload()
+    page.get_by_label("Keys do something").check()
+    page.keyboard.press("Tab")
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox").first).to_be_focused()
+
+
+def test_chosen_letters_become_a_plan(open_page: OpenPage, store: Path) -> None:
+    page = open_page()
+    page.goto("/failures/2?queue=orders")
+    boxes = page.locator("main tbody input[type=checkbox]")
+    boxes.nth(0).check()
+    boxes.nth(1).check()
+    page.get_by_role("button", name="Freeze the chosen 2").click()
+    expect(page.locator(".lead .state")).to_have_text("planned")
+    expect(page.locator(".lead strong")).to_have_text("2")
+    with lazaretto.connect(store) as broker:
+        assert broker.repairs("orders", limit=1)[0].which.keys() == {"numbers"}
+
+
+def test_a_queue_is_held_from_the_page_of_a_cause(open_page: OpenPage, store: Path) -> None:
+    page = open_page(390)
+    page.goto("/failures/2?queue=orders")
+    page.get_by_text("Stop the bleeding").click()
+    page.get_by_role("button", name="Hold orders").click()
+    expect(page.locator("main")).to_contain_text("orders hands out nothing until somebody switches it on")
+    with lazaretto.connect(store) as broker:
+        assert broker.queue("orders").status is lazaretto.QueueStatus.RECEIVE_DISABLED
+    page.locator(".done").get_by_role("button", name="Undo").click()
+    expect(page.locator("main")).to_contain_text("Other messages are handed out")
+
+
+def test_which_queues_the_overview_shows(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/")
+    expect(page.locator(".flows dt")).to_have_text(["sent", "completed", "failed attempts", "dead letters"])
+    expect(page.locator("tr[id='q-loads']")).to_have_count(1)
+    page.get_by_role("link", name="stand still").click()
+    expect(page.locator("tr[id='q-ledger']")).to_have_count(1)
+    expect(page.locator("tr[id='q-loads'], tr[id='q-orders']")).to_have_count(0)
+
+
+def test_a_search_with_conditions(open_page: OpenPage) -> None:
+    page = open_page()
+    page.goto("/")
+    page.keyboard.press("/")
+    page.keyboard.type("queue:orders error:ValueError body.amount=-1.1")
+    page.keyboard.press("Enter")
+    expect(page.locator("main tbody a.open")).to_have_text(["3", "2", "1"])
+    page.goto("/search?q=colour:red")
+    expect(page.locator("main")).to_contain_text("unknown condition 'colour:'")
+
+
+def test_a_body_as_it_is_and_as_a_file(open_page: OpenPage, address: str) -> None:
+    page = open_page()
+    page.goto("/dead-letters/2?queue=orders")
+    page.get_by_role("link", name="raw").click()
+    expect(page.locator("pre.body")).to_have_text('{"amount": -1.10, "big": 12345678901234567890}')
+    page.get_by_role("link", name="hex").click()
+    expect(page.locator("pre.body")).to_contain_text("7b 22 61 6d")
+    answer = page.request.get(f"{address}/api/v1/dead-letters/2/body?queue=orders")
+    assert answer.body() == b'{"amount": -1.10, "big": 12345678901234567890}'
+    assert answer.headers["content-disposition"] == 'attachment; filename="2.bin"'
+    assert "sandbox" in answer.headers["content-security-policy"]
 
 
 def test_a_note_is_made_and_taken_back(open_page: OpenPage, store: Path) -> None:

@@ -65,6 +65,20 @@ def test_counts_of_each_minute_and_hour(broker: Broker, clock: ManualClock) -> N
     assert counts(broker, limit=1) == [(0, 0, 0, 0, 0)]
 
 
+def test_all_queues_together(broker: Broker, clock: ManualClock) -> None:
+    create(broker)
+    broker.create_queue("other")
+    clock.advance(60 - clock.now() // 1_000_000 % 60)
+    send(broker, b"x", b"y")
+    broker.sender("other").send(Message(b"z"))
+    clock.advance(60)
+    broker.sender("other").send(Message(b"z"))
+    assert [rate.sent for rate in broker.rates(limit=2)] == [3, 1]
+    broker.delete_queue("other")
+    assert [rate.sent for rate in broker.rates(limit=2)] == [3, 1]
+    assert [rate.sent for rate in broker.rates(span="hour", limit=2)][-1] in (1, 4)
+
+
 def test_copies_of_a_topic_and_duplicates(broker: Broker) -> None:
     broker.create_topic("t")
     broker.create_subscription("t", "a")
@@ -181,16 +195,17 @@ def test_what_is_old_is_removed(broker: Broker, clock: ManualClock) -> None:
         broker._store.write_rates()
         broker._store.run(CleanUp())
 
-    def rows(span: int) -> int:
-        return len(stored(broker, f"SELECT 1 FROM lazaretto_rates WHERE span = {span}"))
+    def rows(span: int) -> list[int]:
+        each = stored(broker, f"SELECT queue_id FROM lazaretto_rates WHERE span = {span}")
+        return sorted(min(1, queue_id) for (queue_id,) in each)
 
-    # Two of the last day's minutes, their hour, and one of the day before.
-    assert (rows(1), rows(60)) == (2, 2)
+    # Two of the last day's minutes, their hour, and one of the day before; and the same of all queues.
+    assert (rows(1), rows(60)) == ([0, 0, 1, 1], [0, 0, 1, 1])
     assert broker.rates("q", limit=1440)[0].sent == 0
     broker.delete_queue("q")
     while broker._store.run(CleanUp()):
         pass
-    assert (rows(1), rows(60)) == (0, 0)
+    assert (rows(1), rows(60)) == ([0, 0], [0, 0])
 
 
 def test_status_tells_rates_per_minute(broker: Broker, clock: ManualClock) -> None:

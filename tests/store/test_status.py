@@ -33,6 +33,7 @@ def test_the_worst_comes_first(broker: Broker, clock: ManualClock) -> None:
     assert (by_path["a-fine"].waiting, by_path["a-fine"].exact, by_path["a-fine"].oldest) == (1, True, sent)
     early, late = by_path["b-dead"], by_path["e-dead"]
     assert (early.died_this_hour, early.died_last_hour, early.growing) == (0, 1, False)
+    assert early.died_by_hour == (*[0] * 22, 1, 0)
     assert (late.dead_letters, late.died_this_hour, late.growing, late.dead_since) == (2, 2, True, died)
     broker.purge("e-dead", [1, 2])
     assert broker.status(name_contains="E-DEAD").queues[0].troubles == ()

@@ -14,8 +14,13 @@ import lazaretto.web.console
 from lazaretto.cli import main
 from lazaretto.commands import COMMANDS
 from lazaretto.errors import InvalidOption
+from lazaretto.model.message_history import Moment
+from lazaretto.model.messages import Attempt
+from lazaretto.model.policy import UNLIMITED, Backoff, Outcome, PoisonPolicy
 from lazaretto.web.console.actions import command_of
 from lazaretto.web.console.bodies import indent, show_body
+from lazaretto.web.console.letters import folded_moments
+from lazaretto.web.console.queues import attempts_of
 
 HERE = Path(lazaretto.web.console.__file__).parent
 NOW = datetime(2026, 11, 23, tzinfo=UTC)
@@ -126,3 +131,40 @@ def test_parts_of_a_field() -> None:
     assert made == COMMANDS["add_rule"](
         topic="t", subscription="s", rule={"name": "n", "filter": {"kind": "sql", "expression": "a = 1"}}
     )
+
+
+def test_equal_attempts_in_a_row_are_told_as_one() -> None:
+    now = datetime(2026, 11, 25, tzinfo=UTC)
+
+    def moment(what: str, message: str | None = None) -> Moment:
+        attempt = None
+        if message is not None:
+            attempt = Attempt(1, None, now, None, Outcome.FAILED, "ValueError", message)
+        return Moment(now, "q", 1, what, attempt)
+
+    sent, dead, other = moment("sent"), moment("dead-lettered"), moment("failed", "other")
+    same = [moment("failed", "no") for _ in range(9)]
+    told = folded_moments([sent, *same, other, dead], 3)
+    assert told == [(sent, 0), (same[0], 0), (None, 7), (same[-1], 0), (other, 0), (dead, 0)]
+    assert folded_moments([sent, *same[:3], dead], 3) == [(one, 0) for one in (sent, *same[:3], dead)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "told"),
+    [
+        (PoisonPolicy(receive_retry_count=0, max_retry_cycles=0), "once"),
+        (PoisonPolicy(receive_retry_count=9, max_retry_cycles=0), "10 times"),
+        (PoisonPolicy.wcf(), "18 times: 6 in each of 3 cycles, over 1 h"),
+        (PoisonPolicy(receive_retry_count=UNLIMITED), "as often as it takes"),
+        (
+            PoisonPolicy(
+                receive_retry_count=0,
+                max_retry_cycles=10**8,
+                retry_cycle_delay=Backoff(initial=1.0, maximum=2.0),
+            ),
+            "100,000,001 times: 1 in each of 100,000,001 cycles, over 2315 d",
+        ),
+    ],
+)
+def test_how_often_a_message_is_tried(policy: PoisonPolicy, told: str) -> None:
+    assert attempts_of(policy) == told

@@ -59,6 +59,7 @@ READING: dict[str, list[tuple[dict[str, str], dict[str, Any], bool]]] = {
         ({}, Q, True), ({}, {**Q, "format": "csv"}, True), ({}, {**Q, "messages": "false"}, True),
     ],
     "show_dead_letter": [({"number": n}, Q, True) for n in ("1", "3", "GONE")],
+    "download_body": [({"number": n}, Q, True) for n in ("1", "3")],
     "list_conversations": [({}, {}, True)],
     "show_dialog": [({"dialog": "DIALOG"}, {}, True)],
     "show_timeline": [({"dialog": "DIALOG"}, {}, True)],
@@ -98,7 +99,11 @@ PAGES: dict[str, list[tuple[str, bool]]] = {
     "/": [("/", True)],
     "/failures": [("/failures", False), ("/failures?queue=q", True), ("/failures?queue=q&over=1", True)],
     "/failures/{number:int}": [(f"/failures/{n}?queue=q", True) for n in (1, 2, 3)],
-    "/dead-letters/{number:int}": [(f"/dead-letters/{n}?queue=q", True) for n in ("1", "3", "GONE")],
+    "/dead-letters/{number:int}": [
+        *((f"/dead-letters/{n}?queue=q", True) for n in ("1", "3", "GONE")),
+        ("/dead-letters/1?queue=q&as=raw", True),
+        ("/dead-letters/1?queue=q&as=hex", True),
+    ],
     "/dead-letters/{number:int}/edit": [
         ("/dead-letters/1/edit?queue=q", True),
         ("/dead-letters/1/edit?queue=q&edit=SET+body.copy+%3D+body.card", True),
@@ -119,9 +124,12 @@ PAGES: dict[str, list[tuple[str, bool]]] = {
     "/access": [("/access", False)],
     "/activity": [("/activity", True), ("/activity?lens=events", True)],
     "/topics": [("/topics", False)],
-    "/workers": [("/workers", False)],
-    "/search": [("/search?q=error&queue=q", True), ("/search?q=1&queue=q", True)],
+    "/workers": [("/workers", True)],
+    "/search": [("/search?q=error&queue=q", True), ("/search?q=1&queue=q", True),
+                ("/search?q=error:TypeError&queue=q", True)],
     "/keys": [("/keys", False)],
+    "/docs": [("/docs", False)],
+    "/problems/{code}": [("/problems/message_lock_lost", False)],
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
+from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
@@ -254,7 +255,9 @@ def _status_of(broker: Broker, path: str) -> QueueStatus:
 @queues.command("rates")
 def rates(
     call: ListingOptions,
-    queue: QueueArgument,
+    queue: Annotated[
+        str | None, typer.Argument(metavar="QUEUE", help="Path of the queue.", autocompletion=names_of_queues)
+    ] = None,
     span: Annotated[
         Span, typer.Option("--span", help="Minutes (of a day) or hours (of 30 days).")
     ] = Span.MINUTE,
@@ -262,7 +265,7 @@ def rates(
         int, typer.Option("--limit", metavar="N", parser=number(1), help="How many minutes or hours.")
     ] = 60,
 ) -> None:
-    """Show what happened to a queue's messages by minute or hour.
+    """Show what happened to the messages of a queue, or of all queues, by minute or hour.
 
     The last one is not over yet. What other processes did in the last second or two may be missing.
     """

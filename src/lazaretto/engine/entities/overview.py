@@ -22,6 +22,8 @@ from lazaretto.store.contract.transaction_contract import Transaction
 NAMED: Final = 100
 MOST_NAMED: Final = 2_000
 _HOUR = 3_600_000_000
+#: The hours of which dead letters are told one by one.
+_HOURS = 24
 #: Over how many full minutes, and the one that is not over, recent rates are taken.
 _RECENT = 4
 
@@ -48,8 +50,9 @@ class QueueGlance:
     `exact` is False if there are more than 100: then it is an estimate that gaps make too high. `oldest`:
     when the oldest of these was sent. `dead_letters`: with those in transfer; `dead_since`: when the oldest
     cause of these began; `fingerprints`: how many they have; `died_this_hour` and `died_last_hour`: how many
-    came in this and the hour before. `held_sessions`: sessions that a poison message holds back. `rates`: of
-    the last five minutes. `totals`: since the queue was made.
+    came in this and the hour before; `died_by_hour`: in each of the last 24 hours, this one last.
+    `held_sessions`: sessions that a poison message holds back. `rates`: of the last five minutes. `totals`:
+    since the queue was made.
     """
 
     path: str
@@ -61,6 +64,7 @@ class QueueGlance:
     dead_since: datetime | None
     died_this_hour: int
     died_last_hour: int
+    died_by_hour: tuple[int, ...]
     rates: RecentRates
     status: QueueStatus
     breaker: BreakerStatus
@@ -136,11 +140,11 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     )
 
 
-def read_rates(tx: Transaction, path: EntityPath, span: int, limit: int) -> list[Rate]:
-    """Return what happened to a queue's messages in the latest spans of so many minutes."""
-    queue = require_queue(tx, path)
+def read_rates(tx: Transaction, path: EntityPath | None, span: int, limit: int) -> list[Rate]:
+    """Return what happened to the messages of a queue, or of all, in the latest spans of so many minutes."""
+    queue_id = ALL_QUEUES if path is None else require_queue(tx, path).queue_id
     since = start_of(tx.now, span) - (limit - 1) * span
-    return series(tx.rates.of(queue.queue_id, span, since), tx.now, span, limit)
+    return series(tx.rates.of(queue_id, span, since), tx.now, span, limit)
 
 
 def _recent(counts: Counts, now: int, since: int) -> RecentRates:
@@ -164,12 +168,14 @@ def _glances(
 ) -> Iterator[QueueGlance]:
     hour = tx.now // _HOUR
     waiting = tx.overview.waiting([queue for queue, _ in shown])
-    died = tx.overview.died([queue.queue_id for queue, _ in shown if queue.queue_id in dead], hour - 1)
+    hours = range(hour - _HOURS + 1, hour + 1)
+    died = tx.overview.died([queue.queue_id for queue, _ in shown if queue.queue_id in dead], hours[0])
     first = tx.now // MINUTE - _RECENT
     rates = tx.rates.recent([queue.queue_id for queue, _ in shown], first)
     for queue, troubles in shown:
         letters, since, fingerprints = dead.get(queue.queue_id, NO_DEAD)
         stands = waiting.get(queue.queue_id, Waiting())
+        by_hour = tuple(died.get((queue.queue_id, at), 0) for at in hours)
         yield QueueGlance(
             path=queue.path,
             troubles=troubles,
@@ -178,8 +184,9 @@ def _glances(
             oldest=None if stands.oldest is None else to_datetime(stands.oldest),
             dead_letters=letters,
             dead_since=None if since is None else to_datetime(since),
-            died_this_hour=died.get((queue.queue_id, hour), 0),
-            died_last_hour=died.get((queue.queue_id, hour - 1), 0),
+            died_this_hour=by_hour[-1],
+            died_last_hour=by_hour[-2],
+            died_by_hour=by_hour,
             rates=_recent(rates.get(queue.queue_id, NONE), tx.now, first),
             status=queue.status,
             breaker=describe_breaker(queue).status,

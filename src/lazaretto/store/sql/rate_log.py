@@ -77,9 +77,10 @@ class RateLog:
         latest = Counter(self.entries[: self.kept])
         for minute, sums in (*self._sums.items(), (self.began // MINUTE, latest)):
             for (key, amount), times in sums.items():
-                starts = [(key >> 3, span, minute - minute % span) for span in SPANS.values()]
-                for start in (*starts, (key >> 3, EVER, 0), (ALL_QUEUES, EVER, 0)):
-                    rows.setdefault(start, [0] * KINDS)[key & 7] += amount * times
+                for span in (*SPANS.values(), EVER):
+                    start = minute - minute % span if span else 0
+                    for queue in (key >> 3, ALL_QUEUES):
+                        rows.setdefault((queue, span, start), [0] * KINDS)[key & 7] += amount * times
         return ((*start, *counts) for start, counts in sorted(rows.items()))
 
     def written(self) -> None:

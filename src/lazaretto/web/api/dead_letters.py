@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import LETTER_COLUMNS, letter_cells
@@ -119,6 +119,21 @@ async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
             out.seek(0)
             out.truncate()
     yield out.getvalue().encode()
+
+
+@route(
+    "GET", "/dead-letters/{number}/body", Permission.READ_BODIES, media_types=("application/octet-stream",)
+)
+async def download_body(call: Call, number: int, query: OfQueue) -> Response:
+    """Give the body of a dead letter as a file, byte by byte as it was sent."""
+    letter = await call.broker.dead_letter(query.queue, number)
+    if letter.message is None:
+        raise MessageNotFound(f"{number} of {query.queue!r} is no dead letter any more: it has no body")
+    headers = {
+        "Content-Disposition": f'attachment; filename="{number}.bin"',
+        "Content-Security-Policy": "default-src 'none'; sandbox; frame-ancestors 'none'",
+    }  # fmt: skip
+    return Response(letter.message.body, media_type="application/octet-stream", headers=headers)
 
 
 @route("GET", "/dead-letters/{number}", Permission.READ_BODIES)

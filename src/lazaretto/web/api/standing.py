@@ -50,7 +50,10 @@ class SessionQuery(OfQueue):
     session: str
 
 
-class RatesQuery(OfQueue):
+class RatesQuery(Query, kw_only=True):
+    """`queue`: its path; none: all queues together."""
+
+    queue: str | None = None
     span: Literal["minute", "hour"] = "minute"
     limit: Annotated[int, Meta(ge=1, le=1440)] = 60
 
@@ -67,7 +70,7 @@ async def overview(call: Call, query: OverviewQuery) -> Status:
 
 @route("GET", "/rates", Permission.SEE)
 async def list_rates(call: Call, query: RatesQuery) -> list[Rate]:
-    """List what happened to a queue's messages by minute or hour, oldest first."""
+    """List what happened to the messages of a queue, or of all, by minute or hour, oldest first."""
     return await call.broker.rates(query.queue, span=query.span, limit=query.limit)
 
 

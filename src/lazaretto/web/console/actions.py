@@ -56,8 +56,8 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
     """Return the command that the fields of a form make. Raises InvalidOption.
 
     A field's name may end with what its text is: `:json`; `:hours` from now on, which is none if it is
-    empty; `:text`, which is none if it is empty; `:list` of parts between commas. A name with points is that
-    of a part of a field, which is left out if it is none.
+    empty; `:text`, which is none if it is empty; `:list` of parts between commas; `:numbers`, which may come
+    several times. A name with points is that of a part of a field, which is left out if it is none.
     """
     given: dict[str, Any] = {}
     names = {field.name: field for field in msgspec.structs.fields(kind)}
@@ -66,9 +66,10 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
             continue
         place, _, how = field.partition(":")
         name, *parts = place.split(".")
-        if name not in names or len(values) != 1 or len(parts) > _DEEPEST:
+        if name not in names or (len(values) != 1 and how != "numbers") or len(parts) > _DEEPEST:
             raise InvalidOption(f"expected each field of {kind.command_name} once, got {field!r}")
-        value = _value(name, how, values[0].replace("\r\n", "\n"), now)
+        text = ",".join(values) if how == "numbers" else values[0].replace("\r\n", "\n")
+        value = _value(name, how, text, now)
         if parts and value is None:
             continue
         whole: Any = given
@@ -94,6 +95,11 @@ def _value(name: str, how: str, given: str, now: datetime) -> Any:
             return given.strip() or None
         case "list":
             return [part.strip() for part in given.split(",") if part.strip()]
+        case "numbers":
+            parts = given.split(",")
+            if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
+                raise InvalidOption(f"expected {name} to be numbers, got {given[:100]!r}")
+            return [int(part) for part in parts]
         case "number":
             return given.strip() or None
         case "hours":

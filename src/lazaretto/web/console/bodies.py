@@ -12,6 +12,8 @@ from lazaretto.edits.json_text import Misfit, read_json
 MOST_SHOWN: Final = 64 * 1024
 #: Bytes of a body that is shown in hex.
 _MOST_HEX: Final = 4096
+#: How a body can be shown: JSON indented, as it is, or in hex.
+WAYS: Final = ("pretty", "raw", "hex")
 #: How deep lines are indented.
 _DEEPEST: Final = 40
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s{}\[\],:"]+', re.DOTALL)
@@ -27,9 +29,11 @@ class ShownBody:
     left: int
 
 
-def show_body(body: bytes) -> ShownBody:
-    """Return a body as people read it: no digit and no letter of it is changed."""
-    if len(body) <= MOST_SHOWN:
+def show_body(body: bytes, way: str = "pretty") -> ShownBody:
+    """Return a body as people read it: no digit and no letter of it is changed. `way`: one of WAYS."""
+    if way == "hex":
+        return _in_hex(body)
+    if way == "pretty" and len(body) <= MOST_SHOWN:
         try:
             return ShownBody("json", indent(read_json(body)), len(body), 0)
         except Misfit:
@@ -40,10 +44,14 @@ def show_body(body: bytes) -> ShownBody:
     except UnicodeDecodeError as error:
         # A character that the cut went through is not shown.
         if len(shown) == len(body) or error.start < len(shown) - 4:
-            return ShownBody("bytes", hex_lines(body[:_MOST_HEX]), len(body), max(0, len(body) - _MOST_HEX))
+            return _in_hex(body)
         shown = shown[: error.start]
         text = shown.decode("utf-8")
     return ShownBody("text", text, len(body), len(body) - len(shown))
+
+
+def _in_hex(body: bytes) -> ShownBody:
+    return ShownBody("bytes", hex_lines(body[:_MOST_HEX]), len(body), max(0, len(body) - _MOST_HEX))
 
 
 def indent(text: str) -> str:

@@ -25,7 +25,7 @@ class Bar:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Chart:
-    """Bars of hours, the current one last. `most`: the number of the highest."""
+    """Bars of spans of time, the current one last. `most`: the number of the highest."""
 
     bars: tuple[Bar, ...]
     width: int
@@ -34,12 +34,16 @@ class Chart:
     total: int
 
 
-def hours_chart(counts: Sequence[int], now: datetime) -> Chart:
-    """Return numbers by hour as bars; the highest is as high as can be, and none is never seen as some."""
+def bars_chart(counts: Sequence[int], now: datetime, minutes: int = 60) -> Chart:
+    """Return numbers by hour, or by so many minutes, as bars, the current one last.
+
+    The highest is as high as can be, and none is never seen as some.
+    """
     most = max(counts, default=0)
     bars = []
     for place, count in enumerate(counts):
         height = 0.0 if not count else max(6.0, round(count * HEIGHT / most, 1))
-        at = now - timedelta(hours=len(counts) - 1 - place)
-        bars.append(Bar(place * STEP, round(HEIGHT - height, 1), height, count, f"{at:%H}:00"))
+        at = now - timedelta(minutes=(len(counts) - 1 - place) * minutes)
+        label = f"{at:%H}:00" if minutes == 60 else f"{at:%H:%M}"
+        bars.append(Bar(place * STEP, round(HEIGHT - height, 1), height, count, label))
     return Chart(tuple(bars), len(counts) * STEP, HEIGHT, most, sum(counts))

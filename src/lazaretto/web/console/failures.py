@@ -52,6 +52,7 @@ async def show_cause(visit: Visit) -> Page:
     triage = await broker.triage(queue)
     values = {
         "queue": queue, "cause": cause, "letters": letters, "triage": triage,
+        "entity": await broker.queue(queue), "breaker": await broker.breaker(queue),
         "attempt": await _example(visit, queue, cause.example),
     }  # fmt: skip
     what = cause.error_type or cause.reason or f"cause {number}"

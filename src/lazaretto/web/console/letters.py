@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
 from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Refused
 from lazaretto.engine.messages.prepare import prepare
-from lazaretto.errors import LazarettoError
+from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.model.message_history import MessageHistory, Moment
 from lazaretto.model.permissions import Permission
 from lazaretto.web.allowed import refuse_functions
-from lazaretto.web.console.bodies import show_body
+from lazaretto.web.console.bodies import WAYS, show_body
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.viewed import check_edit
@@ -17,6 +22,8 @@ from lazaretto.web.viewed import check_edit
 _MOMENTS = 100
 #: Lines of a difference.
 _LINES = 60
+#: How many equal attempts in a row are told one by one.
+_FEW = 3
 
 
 async def show(visit: Visit) -> Page:
@@ -25,11 +32,13 @@ async def show(visit: Visit) -> Page:
     visit.require(Permission.READ_BODIES, queue)
     letter = await visit.broker.dead_letter(queue, number)
     history = await visit.broker.message_history(queue, number)
-    moments = history.moments()
-    body = None if letter.message is None else show_body(letter.message.body)
+    way = visit.text("as") or "pretty"
+    if way not in WAYS:
+        raise InvalidOption(f"expected as to be one of {', '.join(WAYS)}")
+    body = None if letter.message is None else show_body(letter.message.body, way)
     values = {
-        "queue": queue, "letter": letter, "body": body, "history": history, "moments": moments[-_MOMENTS:],
-        "hidden": max(0, len(moments) - _MOMENTS),
+        "queue": queue, "letter": letter, "body": body, "history": history, "way": way,
+        **_life(visit, history),
     }  # fmt: skip
     return Page("letter.html", "failures", f"Dead letter {number:,} of {queue}", values)
 
@@ -41,13 +50,41 @@ async def show_message(visit: Visit) -> Page:
     history = await visit.broker.message_history(queue, number)
     if history.asked.state == "dead_lettered" and not history.asked.subqueue.startswith("$T"):
         return moved_to(address(visit.base, f"/dead-letters/{number}", queue=queue))
-    moments, message = history.moments(), history.message
+    message = history.message
     values = {
         "queue": queue, "number": number, "history": history, "message": message,
-        "body": None if message is None else show_body(message.body),
-        "moments": moments[-_MOMENTS:], "hidden": max(0, len(moments) - _MOMENTS),
+        "body": None if message is None else show_body(message.body), **_life(visit, history),
     }  # fmt: skip
     return Page("message.html", "queues", f"Message {number:,} of {queue}", values)
+
+
+def _life(visit: Visit, history: MessageHistory) -> dict[str, Any]:
+    """Return what a page tells of a message's life: its last moments, those that are alike folded."""
+    moments = history.moments()
+    folded = folded_moments(moments[-_MOMENTS:], _FEW if visit.text("all") is None else _MOMENTS)
+    return {"moments": folded, "hidden": max(0, len(moments) - _MOMENTS)}
+
+
+def folded_moments(moments: Sequence[Moment], few: int) -> list[tuple[Moment | None, int]]:
+    """Return moments, each with 0; of more than `few` equal attempts in a row only the first and the last.
+
+    Between them stands None, with how many are left out.
+    """
+    found: list[tuple[Moment | None, int]] = []
+    for _, group in itertools.groupby(moments, _kind_of):
+        alike = list(group)
+        if len(alike) > few and alike[0].attempt is not None:
+            found += [(alike[0], 0), (None, len(alike) - 2), (alike[-1], 0)]
+        else:
+            found += [(one, 0) for one in alike]
+    return found
+
+
+def _kind_of(moment: Moment) -> tuple[object, ...]:
+    """Return what attempts have in common that are told as one."""
+    attempt = moment.attempt
+    told = None if attempt is None else (attempt.error_type, attempt.error_message)
+    return moment.what, moment.sequence_number, moment.queue, told
 
 
 async def edit(visit: Visit) -> Page:

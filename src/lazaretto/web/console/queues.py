@@ -8,16 +8,22 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import QueueOptions
 from lazaretto.model.options import Kind, Option, options_of
 from lazaretto.model.permissions import Permission
-from lazaretto.model.policy import PoisonPolicy
+from lazaretto.model.policy import UNLIMITED, Backoff, PoisonPolicy
 from lazaretto.records.options import changes_from
 from lazaretto.web.console.bodies import show_body
+from lazaretto.web.console.render import shown_span
 from lazaretto.web.console.visit import Page, Visit
 
 _QUEUES, _MESSAGES = 50, 10
+#: Queues of a chain of forwarding that a page tells.
+_CHAIN = 5
+#: Cycles whose delays are summed one by one.
+_SUMMED = 10_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -67,8 +73,44 @@ async def show(visit: Visit) -> Page:
     values = {
         "queue": queue, "held": held, "breaker": await broker.breaker(path), "messages": messages,
         "rates": await broker.rates(path, span="hour", limit=24), "settings": _settings(queue.options),
+        "chain": await _chain(visit, queue), "attempts": attempts_of(queue.options.policy),
     }  # fmt: skip
     return Page("queue.html", "queues", path, values)
+
+
+async def _chain(visit: Visit, queue: QueueDescription) -> list[str]:
+    """Return the paths that a queue's messages are forwarded along, if they are, those after it."""
+    found, to = list[str](), queue.options.forward_to
+    while to is not None and len(found) < _CHAIN and to not in found:
+        found.append(to)
+        if not visit.may(Permission.SEE, to):
+            break
+        try:
+            to = (await visit.broker.queue(to)).options.forward_to
+        except LazarettoError:
+            # It is a topic, or was deleted a moment ago.
+            break
+    return found
+
+
+def attempts_of(policy: PoisonPolicy) -> str:
+    """Return how often a message is tried at most, and over how long, in words."""
+    each, cycles = policy.receive_retry_count + 1, policy.max_retry_cycles
+    if policy.receive_retry_count >= UNLIMITED or cycles >= UNLIMITED:
+        return "as often as it takes"
+    total = each * (cycles + 1)
+    if total == 1:
+        return "once"
+    if not cycles:
+        return f"{total:,} times"
+    delay = policy.retry_cycle_delay
+    if isinstance(delay, Backoff):
+        first = min(cycles, _SUMMED)
+        waits = sum(delay.delay(number, 1.0) for number in range(1, first + 1))
+        waits += (cycles - first) * delay.delay(cycles, 1.0)
+    else:
+        waits = cycles * delay
+    return f"{total:,} times: {each:,} in each of {cycles + 1:,} cycles, over {shown_span(waits)}"
 
 
 async def settings(visit: Visit) -> Page:
@@ -84,7 +126,7 @@ async def settings(visit: Visit) -> Page:
         if one.name in given and not one.fixed and (given[one.name].strip() or "none") != one.value
     ]
     changes: dict[str, Any] = {}
-    wrong = None
+    wrong, then = None, queue.options
     kinds = {one.name: one for one in shown}
     try:
         for one in changed:
@@ -92,11 +134,12 @@ async def settings(visit: Visit) -> Page:
             where = changes.setdefault(group, {}) if group else changes
             where[name] = _value(kinds[one.name], one.after)
         if changes:
-            dataclasses.replace(queue.options, **changes_from(QueueOptions, changes, queue.options))
+            then = dataclasses.replace(queue.options, **changes_from(QueueOptions, changes, queue.options))
     except InvalidOption as error:
         wrong = str(error)
     values = {
         "queue": queue, "settings": shown, "given": given, "changed": changed, "wrong": wrong,
+        "now_tried": attempts_of(queue.options.policy), "attempts": attempts_of(then.policy),
         "changes": msgspec.json.encode(changes).decode(),
     }  # fmt: skip
     return Page("settings.html", "queues", f"Settings of {path}", values)

@@ -19,7 +19,7 @@ from lazaretto.filters.rules import describe_filter
 from lazaretto.model.clock import iso
 from lazaretto.model.shown_text import safe, safe_lines
 from lazaretto.records.plain import plain
-from lazaretto.web.console.charts import hours_chart
+from lazaretto.web.console.charts import bars_chart
 
 _HERE: Final = Path(__file__).parent
 #: What browsers may load, by its name, and its type.
@@ -65,7 +65,11 @@ def shown_age(then: datetime | None, now: datetime) -> str:
     """Return how long ago something was, in its largest unit."""
     if then is None:
         return "–"
-    seconds = (now - then).total_seconds()
+    return shown_span((now - then).total_seconds())
+
+
+def shown_span(seconds: float) -> str:
+    """Return a span of time in its largest unit."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
         if abs(seconds) >= size:
             return f"{abs(seconds) / size:.0f} {unit}"
@@ -133,7 +137,7 @@ def _environment() -> jinja2.Environment:
         "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines, "json": _json,
         "exactly": _exactly, "iso": iso, "condition": describe_filter,
     }  # fmt: skip
-    made.globals |= {"cli": command_line, "chart": hours_chart, "age": shown_age}
+    made.globals |= {"cli": command_line, "chart": bars_chart, "age": shown_age}
     return made
 
 

@@ -23,6 +23,7 @@ from lazaretto.web.console import (
     letters,
     overview,
     queues,
+    reference,
     repairs,
     rules,
     search,
@@ -67,6 +68,8 @@ SCREENS: Final[dict[str, Screen]] = {
     "/workers": standing.workers,
     "/search": search.show,
     "/keys": standing.keys,
+    "/docs": reference.routes,
+    "/problems/{code}": reference.problem,
 }
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.visit import Page, Visit
 
 _CLAIMS = 100
+#: Queues, those in trouble first, whose breakers are looked at, and breakers that are told.
+_TROUBLED, _BREAKERS = 200, 20
 
 
 async def topics(visit: Visit) -> Page:
@@ -18,9 +21,13 @@ async def topics(visit: Visit) -> Page:
 
 
 async def workers(visit: Visit) -> Page:
-    """Show the processes that take messages, and what they hold."""
+    """Show the processes that take messages, what they hold, and breakers that are not closed."""
     visit.require(Permission.SEE, None)
-    return Page("workers.html", "workers", "Workers", {"workers": await visit.broker.workers()})
+    status = await visit.broker.status(limit=_TROUBLED)
+    moved = [one for one in status.queues if one.breaker is not BreakerStatus.CLOSED][:_BREAKERS]
+    breakers = [(one.path, await visit.broker.breaker(one.path)) for one in moved]
+    values = {"workers": await visit.broker.workers(), "breakers": breakers}
+    return Page("workers.html", "workers", "Workers", values)
 
 
 async def claims(visit: Visit) -> Page:

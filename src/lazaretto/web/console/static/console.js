@@ -4,20 +4,71 @@
   const base = document.body.dataset.base;
   const kinds = document.body.dataset.kinds.split(" ").filter(Boolean);
   const button = document.getElementById("live");
+  const $ = (what) => document.querySelector(what);
+  const all = (what) => [...document.querySelectorAll(what)];
   const words = { live: "live", paused: "paused", lost: "connection lost", changed: "changed: show", off: "not live" };
   let paused = false, waiting = false, busy = false, last = 0;
 
   const say = (state) => {
     if (!button) return;
     button.dataset.state = state;
-    document.getElementById("live-word").textContent = words[state];
+    const as_of = state === "lost" ? `; as of ${$("#main").dataset.now}` : "";
+    document.getElementById("live-word").textContent = words[state] + as_of;
   };
+
+  // Times are told as ages, or exactly: of UTC, or of this clock.
+  const ways = ["", "utc", "local"];
+  const two = (number) => String(number).padStart(2, "0");
+  const told = (iso, way) => {
+    if (way === "utc") return iso.replace("T", " ").replace(/\.\d+/, "").replace("Z", " UTC");
+    const at = new Date(iso);
+    return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  };
+  const tell_times = () => {
+    const way = localStorage.getItem("lazaretto times") || "";
+    for (const time of all("main time")) {
+      if (time.dataset.way === way || (!way && time.dataset.way === undefined)) continue;
+      if (time.dataset.way === undefined) time.dataset.age = time.textContent;
+      time.textContent = way ? told(time.dateTime, way) : time.dataset.age;
+      if (way) time.dataset.way = way; else delete time.dataset.way;
+    }
+  };
+
+  // What is chosen can be planned as a repair.
+  const choose = () => {
+    const form = $("#chosen");
+    if (!form) return;
+    const count = all("main tbody input[type=checkbox]:checked").length;
+    form.hidden = !count;
+    form.querySelector("button").textContent = `Freeze the chosen ${count}`;
+  };
+  document.addEventListener("change", choose);
+
+  // A letter knows its neighbours in the list that it was opened from.
+  const here = location.pathname + location.search;
+  const beside = () => {
+    const place = $(".beside");
+    if (!place) return;
+    let list = [];
+    try { list = JSON.parse(sessionStorage.getItem("lazaretto list") || "[]"); } catch { /* not ours */ }
+    const at = list.indexOf(here);
+    for (const [rel, to] of [["prev", list[at - 1]], ["next", list[at + 1]]]) {
+      const link = place.querySelector(`a[rel=${rel}]`);
+      if (at < 0 || !to || !to.startsWith(base + "/")) link.removeAttribute("href"); else link.href = to;
+    }
+    place.hidden = at < 0;
+  };
+  document.addEventListener("click", (event) => {
+    if (!event.target.closest("main tbody a.open")) return;
+    sessionStorage.setItem("lazaretto list", JSON.stringify(all("main tbody a.open").map((link) => link.getAttribute("href"))));
+  });
+  const dress = () => { tell_times(); choose(); beside(); };
 
   // Nothing moves under the pointer, or while somebody types or decides.
   const disturbs = () => {
     const at = document.activeElement;
     if (at && at.closest("main form")) return true;
-    return document.querySelector("main tbody:hover, main form:hover, details.danger[open]") !== null;
+    return $("main tbody:hover, main form:hover, details.danger[open], details.menu[open], main tbody input:checked") !== null;
   };
 
   const refresh = async (asked) => {
@@ -28,6 +79,7 @@
     busy = true; waiting = false; last = Date.now();
     try {
       await htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", swap: "outerMorph" });
+      dress();
       say(paused ? "paused" : "live");
     } catch { say("lost"); }
     busy = false;
@@ -59,7 +111,14 @@
     setInterval(() => { if (!document.hidden && !paused) refresh(false); }, 10000);
   }
 
-  const places = { o: "/", f: "/failures", r: "/repairs", q: "/queues", a: "/activity", w: "/workers" };
+  const places = { o: "/", f: "/failures", r: "/repairs", q: "/queues", d: "/dialogs", a: "/activity", w: "/workers" };
+  const follow = (what) => { const link = $(what); if (link && link.href) location.href = link.href; };
+  const keys = $("#single-keys");
+  if (keys) {
+    keys.checked = localStorage.getItem("lazaretto keys") !== "off";
+    keys.disabled = false;
+    keys.addEventListener("change", () => localStorage.setItem("lazaretto keys", keys.checked ? "on" : "off"));
+  }
   let going = 0;
   const move = (by) => {
     const rows = [...document.querySelectorAll("main a.open")];
@@ -68,8 +127,9 @@
     rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? 0 : at + by))].focus();
   };
   document.addEventListener("keydown", (event) => {
-    const field = event.target.closest("input, select, textarea");
+    const field = event.target.closest("input:not([type=checkbox]), select, textarea");
     if (event.key === "Escape" && field) return field.blur();
+    if (localStorage.getItem("lazaretto keys") === "off") return;
     if (field || event.ctrlKey || event.metaKey || event.altKey) return;
     if (Date.now() < going && places[event.key]) { location.href = base + places[event.key]; return; }
     going = 0;
@@ -77,11 +137,25 @@
       case "g": going = Date.now() + 1500; break;
       case "j": move(1); break;
       case "k": move(-1); break;
-      case "/": event.preventDefault(); document.querySelector("header input[type=search]").focus(); break;
+      case "x": { const box = document.activeElement.closest("tr")?.querySelector("input[type=checkbox]"); if (box) box.click(); break; }
+      case "n": follow(".beside a[rel=next], .pages a[rel=next]"); break;
+      case "p": follow(".beside a[rel=prev], .pages a[rel=prev]"); break;
+      case "e": follow("a[data-key=e]"); break;
+      // What changes something is asked for: Enter does it.
+      case "r": { const act = $("[data-key=r]"); if (act) { act.focus(); act.scrollIntoView({ block: "center" }); } break; }
+      case "u": {
+        const way = localStorage.getItem("lazaretto times") || "";
+        localStorage.setItem("lazaretto times", ways[(ways.indexOf(way) + 1) % ways.length]);
+        tell_times();
+        break;
+      }
+      case "/": event.preventDefault(); $("header input[type=search]").focus(); break;
       case ".": if (button) button.click(); break;
       case "?": location.href = base + "/keys"; break;
     }
   });
+
+  dress();
 
   // A form is sent once, however often its button is pressed.
   document.addEventListener("submit", (event) => {

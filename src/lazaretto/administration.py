@@ -94,18 +94,23 @@ class Administration:
         return look(self._store, find)
 
     def queues(
-        self, *, limit: int | None = None, after: str | None = None, name_contains: str | None = None
+        self,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        name_contains: str | None = None,
+        skip: int = 0,
     ) -> list[QueueDescription]:
         """Return queues by path, including the system's dead-letter queue.
 
         `limit`: at most so many, the only ones that are counted; `after`: those whose path comes after this
         one, such as the last of the page before; `name_contains`: those with this text in their path, without
-        case. Default: all.
+        case; `skip`: without so many of the first ones. Default: all.
         """
-        most = 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30)
+        most, passed = _part(limit, skip)
         behind = "" if after is None else EntityPath.parse(after).key
         part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
-        return look(self._store, lambda tx: describe_all(tx, tx.queues.page(behind, part, most)))
+        return look(self._store, lambda tx: describe_all(tx, tx.queues.page(behind, part, most, passed)))
 
     def update_queue(
         self, path: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
@@ -164,11 +169,12 @@ class Administration:
         parsed = EntityPath.parse(path)
         return look(self._store, lambda tx: describe_topic(tx, require_topic(tx, parsed)))
 
-    def topics(self) -> list[TopicDescription]:
-        """Return all topics by path."""
+    def topics(self, *, limit: int | None = None, skip: int = 0) -> list[TopicDescription]:
+        """Return topics by path. `limit`: at most so many; `skip`: without so many of the first ones."""
+        most, passed = _part(limit, skip)
         return look(
             self._store,
-            lambda tx: describe_topics(tx, [q for q in tx.queues.all() if q.kind is EntityKind.TOPIC]),
+            lambda tx: describe_topics(tx, tx.queues.page("", "", most, passed, EntityKind.TOPIC)),
         )
 
     def update_topic(
@@ -206,13 +212,19 @@ class Administration:
         parsed = EntityPath.parse(topic)
         return look(self._store, lambda tx: describe_subscription(tx, require_subscription(tx, parsed, name)))
 
-    def subscriptions(self, topic: str) -> list[SubscriptionDescription]:
-        """Return a topic's subscriptions by name. Raises EntityNotFound."""
+    def subscriptions(
+        self, topic: str, *, limit: int | None = None, skip: int = 0
+    ) -> list[SubscriptionDescription]:
+        """Return a topic's subscriptions by name. Raises EntityNotFound.
+
+        `limit`: at most so many; `skip`: without so many of the first ones.
+        """
         parsed = EntityPath.parse(topic)
+        most, passed = _part(limit, skip)
         return look(
             self._store,
             lambda tx: describe_subscriptions(
-                tx, tx.topics.subscriptions(require_topic(tx, parsed).queue_id)
+                tx, tx.topics.subscriptions(require_topic(tx, parsed).queue_id)[passed : passed + most]
             ),
         )
 
@@ -249,3 +261,8 @@ class Administration:
         """Remove a rule from a subscription. Without rules it gets no messages. Raises EntityNotFound."""
         who, removed = acting(actor), text("rule", rule, LONGEST_NAME)
         return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, removed=removed))
+
+
+def _part(limit: int | None, skip: int) -> tuple[int, int]:
+    """Return how many of a list are wanted at most, and how many before them are not."""
+    return 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30), whole("skip", skip, 0, 1 << 30)

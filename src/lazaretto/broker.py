@@ -214,17 +214,27 @@ class Broker(
         return self._store.run(operation)
 
     def sessions(
-        self, path: str, *, active: bool = False, state_set_after: datetime | None = None
+        self,
+        path: str,
+        *,
+        active: bool = False,
+        state_set_after: datetime | None = None,
+        limit: int | None = None,
+        after: str | None = None,
     ) -> list[str]:
-        """Return the ids of a queue's sessions that have messages, a lock or a state.
+        """Return the ids of a queue's sessions that have messages, a lock or a state, by name.
 
         `active`: only those with a state, or with messages that are not deferred or scheduled.
-        `state_set_after`: only those whose state was set after a time.
+        `state_set_after`: only those whose state was set after a time. `limit`: at most so many; `after`:
+        those behind this one, such as the last of the page before. Default: all.
         """
         parsed = EntityPath.parse(path)
         flag("active", active)
-        after = moment("state_set_after", state_set_after)
-        return look(self._store, lambda tx: list_sessions(tx, parsed, after, active=active))
+        since = moment("state_set_after", state_set_after)
+        most = 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30)
+        if after is not None:
+            text("after", after, LONGEST_ID)
+        return look(self._store, lambda tx: list_sessions(tx, parsed, since, after, most, active=active))
 
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return a session's description. Raises MessageNotFound if the session is empty."""

@@ -36,6 +36,16 @@ def test_sessions_are_listed_in_pages(tmp_path: Path) -> None:
                 await receiver.set_session_state(b"set")
             assert await ask(0, 5, past) == (200, ["b"])
             assert (await manager.ask("get-message-sessions", skip=Int(0), top=Int(1)))[0] == 400
+            # Sessions that are done with while a client goes through the list hide no others.
+            await broker.sender("s").send([Message(b"x", session_id=name) for name in "defg"])
+            assert await ask(0, 3) == (200, ["a", "b", "c"])
+            async with broker.receiver("s", session="a") as receiver:
+                await receiver.complete(await receiver.receive())
+            assert await ask(3, 3) == (200, ["d", "e", "f"])
+            assert await ask(6, 3) == (200, ["g"])
+            assert await ask(7, 3) == (204, [])
+            # A client that begins in the middle counts from the first one that is there now.
+            assert await ask(5, 3) == (200, ["g"])
 
     run(work)
 

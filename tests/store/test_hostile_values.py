@@ -184,6 +184,7 @@ RIGHT: dict[str, Any] = {
     "on_progress": None, "name_contains": None, "span": "minute", "idempotency_key": None, "version": None,
     "command": SetStatus(path="q", status="active"),
     "lock_tokens": World.lock_token, "active": False, "state_set_after": None, "enqueued_before": None,
+    "skip": 0,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -210,6 +211,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.dead_letters": {"which": None, "messages": True, "order": "number"},
     "Broker.dead_letter_page": {"which": None, "order": "-number"},
     "Broker.queues": {"after": "p"},
+    "Broker.sessions": {"after": "a"},
     "Broker.republish": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.count_republished": {"path": "t/subscriptions/a", "topic": "t"},
     "Broker.move_dead_letters": {"to": "s"},

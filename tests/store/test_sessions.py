@@ -391,6 +391,27 @@ class TestListing:
             assert broker.sessions("q") == ["a", "b", "c", "locked"]
             assert broker.sessions("q", active=True) == ["a", "c"]
 
+    def test_a_page_at_a_time(self, broker: Broker, clock: ManualClock) -> None:
+        _fill(broker, a="xx", b="x", d="x", e="x")
+        for session in ("b", "c"):
+            with broker.receiver("q", session=session) as receiver:
+                receiver.set_session_state(b"s")
+        past = datetime.fromtimestamp(clock.now() / 1e6 - 1, UTC)
+        for kind, expected in (({}, "abcde"), ({"active": True}, "abcde"), ({"state_set_after": past}, "bc")):
+            found: list[str] = []
+            while page := broker.sessions("q", limit=2, after=found[-1] if found else None, **kind):
+                assert len(page) <= 2
+                found += page
+            assert "".join(found) == expected
+        # One that is gone is no longer a page's beginning, and still its place.
+        with broker.receiver("q", session="b") as receiver:
+            receiver.complete(receiver.receive())
+            receiver.set_session_state(None)
+        assert broker.sessions("q", limit=2, after="b") == ["c", "d"]
+        assert broker.sessions("q", after="e") == []
+        with pytest.raises(LazarettoError, match="limit"):
+            broker.sessions("q", limit=0)
+
     def test_those_whose_state_was_set_later(self, broker: Broker, clock: ManualClock) -> None:
         _fill(broker, a="x", b="x")
         for session in ("a", "b", "none"):

@@ -77,6 +77,8 @@ class Peer(asyncio.Protocol):
         self.grants = Grants(door.keys, door.refusals)
         self.transactions = Transactions(self)
         self._watch = Watch(door.limits, self.last_sent)
+        #: What the last list of sessions was of, with where the next page begins, and its last session.
+        self.last_listed: tuple[tuple[str, int, int], str] | None = None
         self._sent = 0
         #: Messages that are being stored.
         self.storing = 0

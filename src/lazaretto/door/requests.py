@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 MOST_PEEKED: Final = 250
 #: Messages that one request deletes at most, as at Service Bus.
 MOST_DELETED: Final = 4_000
+#: Sessions that one request lists at most, with those that it passes over.
+MOST_LISTED: Final = 1 << 30
 
 
 class Request(NamedTuple):
@@ -211,11 +213,21 @@ async def _list_sessions(request: Request) -> Answer:
     after = request.number("last-updated-time")
     # The last moment of .NET, which means none, is later than any that Python has.
     since = None if after > LAST_MOMENT // 1000 else moment_of(after)
-    found = await request.peer.door.broker.sessions(request.path, active=True, state_set_after=since)
-    some = found[skip : skip + top]
+    # A client asks for one page after the other: the next one begins behind the last session of this one.
+    page, last = (request.path.lower(), after, skip), request.peer.last_listed
+    follows = skip > 0 and last is not None and last[0] == page
+    behind, passed = (last[1], 0) if last is not None and follows else (None, skip)
+    some: list[str] = []
+    if top:
+        most = min(passed + top, MOST_LISTED)
+        found = await request.peer.door.broker.sessions(
+            request.path, active=True, state_set_after=since, limit=most, after=behind
+        )
+        some = found[passed:]
     if not some:
         return Answer(204, "no sessions")
-    return Answer(200, "OK", {"skip": Int(skip + len(some)), "sessions-ids": Array(0xB1, list(some))})
+    request.peer.last_listed = ((*page[:2], skip + len(some)), some[-1])
+    return Answer(200, "OK", {"skip": Int(skip + len(some)), "sessions-ids": Array(0xB1, some)})
 
 
 async def _delete_messages(request: Request) -> Answer:

@@ -155,26 +155,26 @@ def _entry_of_rule(subscription: SubscriptionDescription, rule: Rule, base: str)
 async def _listed(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:
     skip = read_number(request.query.get("$skip", "0"))
     top = min(read_number(request.query.get("$top", str(_PAGE))), _PAGE)
-    resource, base, entries = request.resource, request.base, list[Entry]()
-    page = slice(skip, skip + top)
-    following = skip + top
+    resource, base = request.resource, request.base
+    # One more than the page has tells whether there is another.
+    most = top + 1
+    entries: list[Entry]
     if resource.kind is Kind.QUEUES:
-        # One more than the page has tells whether there is another; one is the system's.
-        known = await broker.queues(limit=following + 2)
-        queues = [one for one in known if one.path.lower() != SYSTEM_DEAD_LETTER_QUEUE]
-        entries, number = await _entries(signing, queues[page], base), len(queues)
+        # The system's own queue comes before all others.
+        queues = await broker.queues(after=SYSTEM_DEAD_LETTER_QUEUE, limit=most, skip=skip)
+        entries, number = await _entries(signing, queues[:top], base), len(queues)
     elif resource.kind is Kind.TOPICS:
-        topics = await broker.topics()
-        entries, number = await _entries(signing, topics[page], base), len(topics)
+        topics = await broker.topics(limit=most, skip=skip)
+        entries, number = await _entries(signing, topics[:top], base), len(topics)
     elif resource.kind is Kind.SUBSCRIPTIONS:
-        of_topic = await broker.subscriptions(resource.entity)
-        entries, number = [entry_of_subscription(one, base) for one in of_topic[page]], len(of_topic)
+        of_topic = await broker.subscriptions(resource.entity, limit=most, skip=skip)
+        entries, number = [entry_of_subscription(one, base) for one in of_topic[:top]], len(of_topic)
     else:
         owner = await broker.subscription(resource.entity, resource.subscription)
-        entries = [_entry_of_rule(owner, rule, base) for rule in owner.rules[page]]
-        number = len(owner.rules)
+        some = owner.rules[skip : skip + most]
+        entries, number = [_entry_of_rule(owner, rule, base) for rule in some[:top]], len(some)
     address = request.url.partition("?")[0]
-    more = f"{address}?$skip={following}&$top={top}" if top and following < number else ""
+    more = f"{address}?$skip={skip + top}&$top={top}" if top and number > top else ""
     return Answer(200, feed(resource.kind.value.capitalize(), request.url, entries, _now(), more))
 
 

@@ -201,12 +201,23 @@ class SetSessionState(Operation[None]):
         tx.sessions.set_state(queue.queue_id, self.lock.session_id, self.state)
 
 
-def list_sessions(tx: Transaction, path: EntityPath, after: int | None, *, active: bool) -> list[str]:
-    """Return a queue's sessions: all, active ones, or those whose state was set after a time."""
-    queue = require_queue(tx, path)
-    if after is not None:
-        return tx.sessions.set_after(queue.queue_id, after)
-    return tx.sessions.active(queue.queue_id) if active else tx.sessions.ids(queue.queue_id)
+def list_sessions(
+    tx: Transaction, path: EntityPath, set_after: int | None, after: str | None, limit: int, *, active: bool
+) -> list[str]:
+    """Return up to `limit` of a queue's sessions by name: all, active ones, or those set after a time.
+
+    `after`: those behind this one.
+    """
+    queue_id = require_queue(tx, path).queue_id
+    # One more, as that one may still be there.
+    first, most = after or "", limit if after is None else limit + 1
+    if set_after is not None:
+        found = tx.sessions.set_after(queue_id, set_after, first, most)
+    elif active:
+        found = tx.sessions.active(queue_id, first, most)
+    else:
+        found = tx.sessions.ids(queue_id, first, most)
+    return [one for one in found if one != after][:limit]
 
 
 def session_state(tx: Transaction, path: EntityPath, lock: Lock) -> bytes | None:

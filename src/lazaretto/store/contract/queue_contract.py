@@ -24,8 +24,10 @@ class StoredQueues(Protocol):
         """Return all queues by path."""
         ...
 
-    def page(self, after: str, part: str, limit: int) -> list[QueueRecord]:
-        """Return queues by path behind one, those with a text in their path; both in lower case."""
+    def page(
+        self, after: str, part: str, limit: int, skip: int = 0, kind: EntityKind = EntityKind.QUEUE
+    ) -> list[QueueRecord]:
+        """Return queues or topics by path behind one, those with a text in their path; both in lower case."""
         ...
 
     def insert(

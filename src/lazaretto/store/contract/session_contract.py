@@ -17,16 +17,16 @@ from lazaretto.store.contract.records import (
 class StoredSessions(Protocol):
     """Operations on sessions within one commit."""
 
-    def ids(self, queue_id: int) -> list[str]:
-        """Return the sessions that have messages, a lock or a state."""
+    def ids(self, queue_id: int, first: str, limit: int) -> list[str]:
+        """Return the first sessions from one on, by name, that have messages, a lock or a state."""
         ...
 
-    def active(self, queue_id: int) -> list[str]:
-        """Return the sessions that have active messages or a state."""
+    def active(self, queue_id: int, first: str, limit: int) -> list[str]:
+        """Return the first sessions from one on, by name, that have active messages or a state."""
         ...
 
-    def set_after(self, queue_id: int, after: int) -> list[str]:
-        """Return the sessions whose state was set after a time."""
+    def set_after(self, queue_id: int, after: int, first: str, limit: int) -> list[str]:
+        """Return the first sessions from one on, by name, whose state was set after a time."""
         ...
 
     def next_id(self, queue_id: int, after: str) -> str | None:

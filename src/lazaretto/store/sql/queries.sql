@@ -171,9 +171,10 @@ SELECT [queue_columns] FROM lazaretto_queues WHERE queue_id = :queue_id
 SELECT [queue_columns] FROM lazaretto_queues ORDER BY path_key
 
 -- name: select_queues_page
--- Queues by path, behind one, with a text in their path.
+-- Queues or topics by path, behind one, with a text in their path.
 SELECT [queue_columns] FROM lazaretto_queues
-WHERE kind = 'queue' AND path_key > :after AND path_key LIKE :part ESCAPE '!' ORDER BY path_key LIMIT :limit
+WHERE kind = :kind AND path_key > :after AND path_key LIKE :part ESCAPE '!'
+ORDER BY path_key LIMIT :limit OFFSET :skip
 
 -- name: select_subscriptions
 -- The subscriptions of a topic by path.
@@ -890,25 +891,34 @@ WHERE [is_due locked_until] ORDER BY locked_until LIMIT :limit
 SELECT min(locked_until) FROM lazaretto_sessions WHERE [comes_due locked_until]
 
 -- name: select_sessions
--- The sessions of a queue that have messages, a lock or a state.
+-- The first sessions of a queue from one on that have messages, a lock or a state.
 -- locks: written first
 -- claims: not looked at
-SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id
-UNION SELECT DISTINCT session_id FROM lazaretto_messages
-WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL ORDER BY 1
+SELECT * FROM (SELECT session_id FROM lazaretto_sessions
+               WHERE queue_id = :queue_id AND session_id >= :first ORDER BY 1 LIMIT :limit) AS s
+UNION SELECT * FROM (SELECT DISTINCT session_id FROM lazaretto_messages
+                     WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL AND session_id >= :first
+                     ORDER BY 1 LIMIT :limit) AS m
+ORDER BY 1 LIMIT :limit
 
 -- name: select_active_sessions
--- The sessions of a queue that have active messages or a state.
+-- The first sessions of a queue from one on that have active messages or a state.
 -- locks: written first
 -- claims: not looked at
-SELECT session_id FROM lazaretto_sessions WHERE queue_id = :queue_id AND state IS NOT NULL
-UNION SELECT DISTINCT session_id FROM lazaretto_messages
-WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL AND state NOT IN ({DEFERRED}, {SCHEDULED}) ORDER BY 1
+SELECT * FROM (SELECT session_id FROM lazaretto_sessions
+               WHERE queue_id = :queue_id AND session_id >= :first AND state IS NOT NULL
+               ORDER BY 1 LIMIT :limit) AS s
+UNION SELECT * FROM (SELECT DISTINCT session_id FROM lazaretto_messages
+                     WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL AND session_id >= :first
+                         AND state NOT IN ({DEFERRED}, {SCHEDULED})
+                     ORDER BY 1 LIMIT :limit) AS m
+ORDER BY 1 LIMIT :limit
 
 -- name: select_sessions_set
--- The sessions of a queue whose state was set after a time.
+-- The first sessions of a queue from one on whose state was set after a time.
 SELECT session_id FROM lazaretto_sessions
-WHERE queue_id = :queue_id AND state IS NOT NULL AND state_set > :after ORDER BY 1
+WHERE queue_id = :queue_id AND session_id >= :first AND state IS NOT NULL AND state_set > :after
+ORDER BY 1 LIMIT :limit
 
 -- == duplicate detection ==
 

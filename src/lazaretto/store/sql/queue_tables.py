@@ -61,8 +61,16 @@ class QueueTables(Part):
     def all(self) -> list[QueueRecord]:
         return [queue_record(row) for row in self._context.run("select_queues")]
 
-    def page(self, after: str, part: str, limit: int) -> list[QueueRecord]:
-        values = {"after": after, "part": pattern_of(part), "limit": limit}
+    def page(
+        self, after: str, part: str, limit: int, skip: int = 0, kind: EntityKind = EntityKind.QUEUE
+    ) -> list[QueueRecord]:
+        values = {
+            "after": after,
+            "part": pattern_of(part),
+            "limit": limit,
+            "skip": skip,
+            "kind": kind.value,
+        }
         return [queue_record(row) for row in self._context.run("select_queues_page", values)]
 
     def insert(

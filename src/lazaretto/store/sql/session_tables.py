@@ -20,14 +20,16 @@ from lazaretto.store.sql.commit_context import Part
 class SessionTables(Part):
     """What a transaction does with sessions."""
 
-    def ids(self, queue_id: int) -> list[str]:
-        return [name for (name,) in self._context.run("select_sessions", {"queue_id": queue_id})]
+    def ids(self, queue_id: int, first: str, limit: int) -> list[str]:
+        values = {"queue_id": queue_id, "first": first, "limit": limit}
+        return [name for (name,) in self._context.run("select_sessions", values)]
 
-    def active(self, queue_id: int) -> list[str]:
-        return [name for (name,) in self._context.run("select_active_sessions", {"queue_id": queue_id})]
+    def active(self, queue_id: int, first: str, limit: int) -> list[str]:
+        values = {"queue_id": queue_id, "first": first, "limit": limit}
+        return [name for (name,) in self._context.run("select_active_sessions", values)]
 
-    def set_after(self, queue_id: int, after: int) -> list[str]:
-        values = {"queue_id": queue_id, "after": after}
+    def set_after(self, queue_id: int, after: int, first: str, limit: int) -> list[str]:
+        values = {"queue_id": queue_id, "after": after, "first": first, "limit": limit}
         return [name for (name,) in self._context.run("select_sessions_set", values)]
 
     def next_id(self, queue_id: int, after: str) -> str | None:

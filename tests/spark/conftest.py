@@ -21,7 +21,9 @@ if importlib.util.find_spec("pyspark") is None:
 def spark() -> Iterator[Any]:
     from lazaretto.spark import spark_session
 
-    session = spark_session({"spark.driver.memory": "768m"})
+    # On a busy machine, Python takes longer to start than Spark waits for it.
+    patience = {"spark.python.authenticate.socketTimeout": "300s"}
+    session = spark_session({"spark.driver.memory": "768m", **patience})
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -45,26 +45,33 @@ class Driver:
         self.options = parse({"store": url, "queue": "work"})
         self.consumer = ClaimConsumer(store_of(broker), "work", "spark", lease=lease)
         self._last = self.consumer.attach()
+        self._tokens: dict[int, int] = {}
         owner = ResultOwner(url, "work", "spark", self.consumer.identify())
         self.results: Sink = (sink or ParquetResults(str(folder))).owned_by(owner)
 
     def take(self) -> int | None:
         """Take the next claim, or find the one that stands open."""
         taken = self.consumer.take(self._last)
-        self._last = taken or self._last
+        if taken is not None:
+            self._last = taken
+            ((_, shard),) = self.consumer.shards(taken - 1, taken)
+            self._tokens[taken] = shard.token
         return taken
 
     def attempt(self, claim: int, handler: Any, deadline: int = 90) -> list[dict[str, Any]]:
         """Run a task, as one of a claim's attempts; a sandbox is kept for each deadline."""
+        settings = self.settings(handler, deadline)
+        token = self._tokens[claim]
+        given = {"claim": claim, "epoch": self.consumer.epoch, "shard": token, "queue": "work"}
+        batch = pa.RecordBatch.from_pylist([given], schema=SHARDS.append(pa.field("queue", pa.string())))
+        return [row for told in run_task({"work": settings}, iter([batch])) for row in told.to_pylist()]
+
+    def settings(self, handler: Any, deadline: int = 90) -> TaskSettings:
         made = Handler("work", handler, deadline=deadline)
-        settings = TaskSettings(
+        return TaskSettings(
             self.options, HandlerSetup(made), made.options.limits(), False, self.results,
             SCHEMA.serialize().to_pybytes(), None,
         )  # fmt: skip
-        ((_, shard),) = self.consumer.shards(claim - 1, claim)
-        given = {"claim": claim, "epoch": self.consumer.epoch, "shard": shard.token, "queue": "work"}
-        batch = pa.RecordBatch.from_pylist([given], schema=SHARDS.append(pa.field("queue", pa.string())))
-        return [row for told in run_task({"work": settings}, iter([batch])) for row in told.to_pylist()]
 
     def settle(self, told: list[dict[str, Any]]) -> None:
         SettlingSink({"work": (self.options, self.results)})(Told(told), 0)  # type: ignore[arg-type]

@@ -57,10 +57,12 @@ def _task(
 
 def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None) -> dict[str, Any]:
     """Read a shard and run its messages; return what the sink is told."""
+    if token is None:
+        return {"claim": claim, "epoch": epoch}
     url = settings.options.url()
     with broker_at(url) as broker:
         consumer = _consumer(settings, store_of(broker), epoch)
-        careful = None if token is None else consumer.start(token, "a task")
+        careful = consumer.start(token, "a task")
         found = next((pair for pair in consumer.shards(claim - 1, claim) if pair[1].token == token), None)
         if careful is None or found is None:
             # The claim has ended: there is nothing to do.
@@ -94,7 +96,7 @@ def _run_messages(
             # A partition holds one shard, unless the stream was repartitioned.
             for shard, claim, epoch, careful, part in _by_shard(batch):
                 if shard is None:
-                    ended.append({"claim": claim, "epoch": epoch})
+                    ended += [{"claim": one, "epoch": epoch} for one in part.column("claim").to_pylist()]
                     continue
                 if shard not in tasks:
                     consumer = _consumer(settings, store, epoch)

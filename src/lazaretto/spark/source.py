@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,13 +35,17 @@ _CLAIM, _WHOSE = "claim", "consumer"
 Offset = dict[str, int]
 #: Above the number of every claim.
 _SAID = 1 << 62
+#: Claims that have ended, of which one micro-batch hears at most: a checkpoint may be an old copy.
+_MOST_ENDED = 10_000
 
 
 class ShardPartition(InputPartition):
-    """What one task reads, so many rows at once. `shard`: None where the claim has ended: nothing to read."""
+    """What one task reads, so many rows at once. `shard`: None: the claims have ended, nothing is to read."""
 
-    def __init__(self, claim: int, epoch: int, shard: ShardRecord | None = None, rows: int = 1) -> None:
-        self.claim = claim
+    def __init__(
+        self, claims: Sequence[int], epoch: int, shard: ShardRecord | None = None, rows: int = 1
+    ) -> None:
+        self.claims = claims
         self.epoch = epoch
         self.shard = shard
         self.rows = rows
@@ -130,11 +134,16 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes = limit.max_bytes
         elif isinstance(limit, ReadAllAvailable):
             max_rows, max_bytes = 10_000_000, 1 << 50
-        self._look_back(self._claim(start))
+        done = self._claim(start)
+        if done < self._settled:
+            # The checkpoint is older than the store.
+            self._taken = min(self._settled, done + _MOST_ENDED)
+            return self._offset(self._taken)
+        self._look_back(done)
         taken = self._attached().take(
-            self._claim(start), max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
+            done, max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
         )
-        self._taken = self._claim(start) if taken is None else taken
+        self._taken = done if taken is None else taken
         return self._offset(self._taken)
 
     def _is_behind(self) -> bool:
@@ -173,14 +182,13 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = self._claim(start), self._claim(end)
         found = consumer.shards(first, last)
         parts: list[InputPartition] = [
-            ShardPartition(claim.number, consumer.epoch, shard, rows_at_once(claim)) for claim, shard in found
+            ShardPartition([claim.number], consumer.epoch, shard, rows_at_once(claim))
+            for claim, shard in found
         ]
         left = {claim.number for claim, _ in found}
-        parts += [
-            ShardPartition(number, consumer.epoch)
-            for number in range(first + 1, last + 1)
-            if number not in left
-        ]
+        ended = [number for number in range(first + 1, last + 1) if number not in left]
+        if ended:
+            parts.append(ShardPartition(ended, consumer.epoch))
         return parts
 
     def commit(self, end: Offset) -> None:
@@ -193,7 +201,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, ShardPartition)
         if self._options.shards_only:
             token = None if partition.shard is None else partition.shard.token
-            yield _row({"claim": partition.claim, "epoch": partition.epoch, "shard": token}, SHARDS)
+            for claim in partition.claims:
+                yield _row({"claim": claim, "epoch": partition.epoch, "shard": token}, SHARDS)
             return
         columns, extras = self._columns, self._extras
         made = [] if extras is None else extras.columns.names
@@ -205,7 +214,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = False
         if careful is not None and partition.shard is not None:
             told = {
-                "claim": partition.claim,
+                "claim": partition.claims[0],
                 "shard": partition.shard.token,
                 "epoch": partition.epoch,
                 "careful": careful,
@@ -225,7 +234,8 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
         if not found:
             # One row without a message: whoever settles has to hear of the claim.
-            yield _row({"claim": partition.claim, "epoch": partition.epoch}, schema)
+            for claim in partition.claims:
+                yield _row({"claim": claim, "epoch": partition.epoch}, schema)
 
     def _start(self, partition: ShardPartition) -> bool | None:
         """Say that the shard is read; return whether to be careful with it, None if its claim has ended."""

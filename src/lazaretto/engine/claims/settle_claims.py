@@ -122,11 +122,10 @@ class SettleClaims(Operation[list[ClaimSummary]]):
 
     def run(self, tx: Transaction) -> list[ClaimSummary]:
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
-        claims = [
-            claim
-            for number in sorted(self.numbers)
-            for claim in tx.claims.after(queue.queue_id, self.consumer, number - 1, number)
-        ]
+        wanted = set(self.numbers)
+        first, last = min(wanted, default=1), max(wanted, default=0)
+        found = tx.claims.after(queue.queue_id, self.consumer, first - 1, last)
+        claims = [claim for claim in found if claim.number in wanted]
         summaries = [
             _settle(tx, queue, claim, self.stages) if claim.state == OPEN else summary_of(claim)
             for claim in claims

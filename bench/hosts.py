@@ -59,6 +59,9 @@ class Figure:
     cycles: float
     p50_ms: float
     p99_ms: float
+    #: The processor time of a cycle in microseconds: of all the server's processes, and of all hosts.
+    server_us: float
+    hosts_us: float
 
 
 def _layouts(text: str) -> list[Layout]:
@@ -120,6 +123,7 @@ def _host(system: str, address: str, threads: int, seconds: float, ready: Any, g
     host = _HOSTS[system](address)
     took: list[float] = []
     failed: list[str] = []
+    began: list[float] = []
 
     def run() -> None:
         try:
@@ -134,6 +138,7 @@ def _host(system: str, address: str, threads: int, seconds: float, ready: Any, g
             cycle()
             ready.release()
             go.wait()
+            began.append(time.process_time())
             end = (start := time.perf_counter()) + seconds
             while start < end:
                 cycle()
@@ -149,11 +154,13 @@ def _host(system: str, address: str, threads: int, seconds: float, ready: Any, g
         thread.start()
     for thread in threads_:
         thread.join()
-    out.put((took, failed))
+    out.put((took, failed, time.process_time() - min(began, default=0.0)))
     host.close()
 
 
-def _measure(system: str, address: str, layout: Layout, seconds: float, *, far: bool) -> Figure:
+def _measure(
+    system: str, server: PostgresServer, address: str, layout: Layout, seconds: float, *, far: bool
+) -> Figure:
     context = multiprocessing.get_context("spawn")
     ready, go, out = context.Semaphore(0), context.Event(), context.Queue()
     arguments = (system, address, layout.threads, seconds, ready, go, out)
@@ -164,17 +171,19 @@ def _measure(system: str, address: str, layout: Layout, seconds: float, *, far: 
         for _ in range(layout.processes * layout.threads):
             if not ready.acquire(timeout=_READY_SECONDS):
                 raise RuntimeError(f"{system} {layout}: a host did not start")
+        before = server.processor_time()
         go.set()
         said = [out.get(timeout=seconds + _READY_SECONDS) for _ in hosts]
+        server_time = server.processor_time() - before
     finally:
         for host in hosts:
             host.join(10)
             if host.is_alive():
                 host.terminate()
-    failed = [error for _, errors in said for error in errors]
+    failed = [error for _, errors, _ in said for error in errors]
     if failed:
         raise RuntimeError(f"{system} {layout}: {failed[0]}")
-    took = [second for some, _ in said for second in some]
+    took = [second for some, _, _ in said for second in some]
     return Figure(
         system=system,
         layout=str(layout),
@@ -182,6 +191,8 @@ def _measure(system: str, address: str, layout: Layout, seconds: float, *, far: 
         cycles=len(took) / seconds,
         p50_ms=percentile(took, 0.5) * 1e3,
         p99_ms=percentile(took, 0.99) * 1e3,
+        server_us=server_time / len(took) * 1e6,
+        hosts_us=sum(cpu for _, _, cpu in said) / len(took) * 1e6,
     )
 
 
@@ -237,16 +248,23 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
 def _rows(figures: Sequence[Figure], systems: Sequence[str]) -> Iterator[str]:
     """Yield a line for each place and layout: medians of the rounds, and the ratio to pgmq."""
     for far, layout in dict.fromkeys((f.far, f.layout) for f in figures):
-        parts, rates = [], {}
+        parts, rates, costs = [], {}, {}
         for system in systems:
             own = [f for f in figures if (f.far, f.layout, f.system) == (far, layout, system)]
             if own:
                 rates[system] = statistics.median(f.cycles for f in own)
-                p50, p99 = (statistics.median(getattr(f, n) for f in own) for n in ("p50_ms", "p99_ms"))
-                parts.append(f"{system} {rates[system]:,.0f}/s (p50 {p50:.1f} ms, p99 {p99:.1f} ms)")
+                names = ("p50_ms", "p99_ms", "server_us", "hosts_us")
+                p50, p99, there, here = (statistics.median(getattr(f, n) for f in own) for n in names)
+                costs[system] = there + here
+                parts.append(
+                    f"{system} {rates[system]:,.0f}/s (p50 {p50:.1f} ms, p99 {p99:.1f} ms, "
+                    f"server {there:.0f} + hosts {here:.0f} us)"
+                )
         if len(rates) > 1:
             first, *_, last = rates
-            parts.append(f"{first} / {last} {rates[first] / rates[last]:.2f}")
+            parts.append(
+                f"{first} / {last} {rates[first] / rates[last]:.2f}, by cost {costs[last] / costs[first]:.2f}"
+            )
         yield f"{'1 ms away' if far else 'near':9}  {layout:6}  " + "  ".join(parts)
 
 
@@ -270,7 +288,8 @@ def main(words: Sequence[str]) -> int:
                 for layout in arguments.layouts:
                     for system in systems:
                         address = _address(system, servers[system], ports[system] if far else None)
-                        figure = _measure(system, address, layout, arguments.seconds, far=far)
+                        server = servers[system]
+                        figure = _measure(system, server, address, layout, arguments.seconds, far=far)
                         figures.append(figure)
                         print(next(_rows([figure], [system])), file=sys.stderr)
     machine = machine.after()

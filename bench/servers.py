@@ -47,6 +47,11 @@ class Server:
         # Whatever goes wrong here, it is not left behind.
         atexit.register(self.stop)
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def wait_until(self, ready: Callable[[], bool]) -> None:
         """Wait until the server answers. Raises RuntimeError with the end of its log if it does not."""
         deadline = time.monotonic() + _START_SECONDS

@@ -21,7 +21,8 @@ from lazaretto import (
     StoreForeign,
     StoreTooNew,
 )
-from lazaretto.engine.timers import CleanUp
+from lazaretto.engine.maintenance import Maintenance
+from lazaretto.engine.timers import CleanUp, cleaned_at
 from lazaretto.store.postgres.dialect import place, queries_in
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import Migration, Query, load_queries, with_rows
@@ -256,6 +257,22 @@ class TestHousekeeping:
         self._clean(broker)
         for table in ("messages", "bodies", "attempts", "dead_letters", "sessions", "deleted_queues"):
             assert stored(broker, f"SELECT count(*) FROM lazaretto_{table}") == [(0,)]
+
+    def test_one_process_does_it_for_all(self, broker: Broker, clock: ManualClock) -> None:
+        store = broker._store
+        one, other = Maintenance(store, clock), Maintenance(store, clock)
+        for maintenance in (one, other):
+            maintenance.stop()
+        assert store.read(cleaned_at) is None
+        one._clean_up()
+        began = clock.now()
+        assert store.read(cleaned_at) == began
+        clock.advance(60)
+        other._clean_up()
+        assert store.read(cleaned_at) == began
+        clock.advance(600)
+        other._clean_up()
+        assert store.read(cleaned_at) == clock.now()
 
     def test_events_and_what_became_of_dead_letters_after_thirty_days(
         self, broker: Broker, clock: ManualClock

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol, TypeVar
 
-from lazaretto.engine.timers import CleanUp, Sweep
+from lazaretto.engine.timers import CleanUp, Sweep, cleaned_at
 from lazaretto.engine.workers.workers import BuryWorkers, Heartbeat
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
@@ -23,9 +24,11 @@ _log = logging.getLogger(__name__)
 
 #: How long the thread sleeps while no receiver waits, in seconds.
 _REST = 0.5
-#: How often outdated history is removed, and how soon after the start, in seconds.
+#: How often outdated history is removed, by one process of all, in seconds; and how soon after its start a
+#: process looks whether it was: not all at once, because whoever removes it holds up all writers.
 _CLEAN_EVERY = 600.0
 _CLEAN_FIRST = 5.0
+_CLEAN_SPREAD = 10.0
 #: How often this process writes a heartbeat if it holds messages, in seconds.
 _BEAT_EVERY = 10.0
 #: How often the thread looks for dead processes, in seconds.
@@ -83,6 +86,7 @@ class Maintenance:
         self._seen: tuple[int, int] | None = None
         self._next_due: int | None = 0
         self._beat_at = self._bury_at = 0.0
+        self._clean_at = 0
         self._thread = threading.Thread(target=self._run, name="lazaretto-maintenance", daemon=True)
         self._thread.start()
 
@@ -114,7 +118,8 @@ class Maintenance:
                 self._store.sleep(_REST)
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
-        clean_at = self._clock.now() + int(_CLEAN_FIRST * MICROSECONDS)
+        first = _CLEAN_FIRST + random.random() * _CLEAN_SPREAD  # noqa: S311
+        self._clean_at = self._clock.now() + int(first * MICROSECONDS)
         gone = False
         while not self._stopping:
             try:
@@ -122,9 +127,8 @@ class Maintenance:
                 gone = False
                 if self._store.rates_left():
                     self._store.write_rates()
-                if self._clock.ticks and self._clock.now() >= clean_at:
-                    more = self._store.run(CleanUp())
-                    clean_at = self._clock.now() + (0 if more else int(_CLEAN_EVERY * MICROSECONDS))
+                if self._clock.ticks and self._clock.now() >= self._clean_at:
+                    self._clean_up()
                 if self._clock.ticks:
                     self._look_for_dead()
             except BrokerClosed:
@@ -148,10 +152,23 @@ class Maintenance:
         self._seen = seen
         if before is None or seen[1] != before[1]:
             self._next_due = self._store.read(lambda tx: tx.next_due())
-        if self._clock.ticks:
-            while self._next_due is not None and self._next_due <= self._clock.now() and not self._stopping:
+        while self._is_due() and not self._stopping:
+            # It may be done, or it was no more than the time to look again.
+            self._next_due = self._store.read(lambda tx: tx.next_due())
+            if self._is_due():
                 self._store.run(Sweep())
-                self._next_due = self._store.read(lambda tx: tx.next_due())
+
+    def _is_due(self) -> bool:
+        return self._clock.ticks and self._next_due is not None and self._next_due <= self._clock.now()
+
+    def _clean_up(self) -> None:
+        """Remove outdated history, unless another process has done it lately."""
+        every = int(_CLEAN_EVERY * MICROSECONDS)
+        cleaned = self._store.read(cleaned_at)
+        if cleaned is not None and cleaned <= self._clock.now() < cleaned + every:
+            self._clean_at = cleaned + every
+        elif not self._store.run(CleanUp()):
+            self._clean_at = self._clock.now() + every
 
     def _look_for_dead(self) -> None:
         """Write a heartbeat, and recover messages that dead processes held."""

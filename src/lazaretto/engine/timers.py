@@ -39,6 +39,9 @@ HISTORY = 30 * 86_400 * 1_000_000
 #: How many due timers a receive processes in its commit before it takes messages.
 SWEEP = 256
 
+#: The setting of the store that says when outdated history was last removed.
+_CLEANED = "cleaned"
+
 #: How many messages of a queue are forwarded at a time.
 _BACKLOG = 100
 
@@ -181,6 +184,12 @@ class Sweep(Operation[bool]):
         return done >= self.limit or (tx.plans and done > 0)
 
 
+def cleaned_at(tx: Transaction) -> int | None:
+    """Return when outdated history was last removed, by whichever process."""
+    value = tx.access.setting(_CLEANED)
+    return int(value) if value else None
+
+
 @dataclasses.dataclass(slots=True)
 class CleanUp(Operation[bool]):
     """Remove some outdated history; return whether there may be more."""
@@ -198,4 +207,7 @@ class CleanUp(Operation[bool]):
         for span, minutes in SPANS.items():
             before = start_of(tx.now, minutes) - KEPT_RATES[span] * minutes
             more = tx.rates.forget(minutes, before, self.limit) or more
-        return tx.history.forget_old(tx.now - HISTORY, self.limit) or more
+        more = tx.history.forget_old(tx.now - HISTORY, self.limit) or more
+        if not more:
+            tx.access.save_setting(_CLEANED, str(tx.now))
+        return more

@@ -23,6 +23,7 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
+from lazaretto.engine.workers.workers import Heartbeat
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 
@@ -72,6 +73,7 @@ def test_no_hot_operation_waits_under_a_lock(
         "abandon one of many": lambda: receiver.abandon(got.pop(), error=failure),
         "complete many": lambda: receiver.complete(got[:2]),
         "dead-letter many": lambda: receiver.dead_letter(got[2:], reason="bad"),
+        "heartbeat": lambda: one._store.run(Heartbeat()),
     }
     said = witness.writing(one)
     for turn in range(3):
@@ -83,6 +85,28 @@ def test_no_hot_operation_waits_under_a_lock(
             # The first time, what holds for long is asked: how queues are set, and whether one is known.
             assert not turn or not waits_under_a_lock(said), (name, len(said))
     assert one.check() == []
+
+
+def test_only_a_timer_that_comes_soon_is_looked_for_at_once(hosts: tuple[Broker, Broker]) -> None:
+    one, other = hosts
+    sender, receiver, theirs, store = (
+        one.sender("work"),
+        one.receiver("work"),
+        other.sender("work"),
+        store_of(one),
+    )
+
+    def changes(message: Message) -> int:
+        theirs.send(Message(b"theirs"))
+        receiver.complete(receiver.receive())
+        before = store._changes
+        sender.send(message)
+        receiver.complete(receiver.receive())
+        return store._changes - before
+
+    assert changes(Message(b"first")) <= 1
+    assert changes(Message(b"x")) == 0
+    assert changes(Message(b"x", time_to_live=0.5)) == 1
 
 
 def test_sessions_and_timers_wait_for_nothing_under_a_lock(

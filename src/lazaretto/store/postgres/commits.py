@@ -59,10 +59,10 @@ class Commits:
         query = self.dialect.text("begin_as_expected")
         return connection.execute(query, (WRITING, self.number, version, not durable))
 
-    def note_time(self, opening: Cursor) -> None:
-        """Read the server's time from the reply that began a commit."""
+    def note_time(self, now: int) -> None:
+        """Record the server's time, from the reply that began a commit."""
         if self.server_clock is not None:
-            self.server_clock.set(opening.fetchone()[-1])
+            self.server_clock.set(now)
 
     def finish(
         self, connection: PgConnection, begun_at: int, *, tells: bool = True, flush: bool = False

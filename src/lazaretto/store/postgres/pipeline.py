@@ -87,6 +87,11 @@ class Sent:
         """Return the next row, or None."""
         return next(iter(self), None)
 
+    def number(self, column: int = 0) -> int | None:
+        """Return a BIGINT of the only row: in every commit, what loads any rows would cost more than this."""
+        value = self._answer().get_value(0, column)
+        return None if value is None else int.from_bytes(value, signed=True)
+
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         if self._rows is None:
             self._rows = iter(self._pipeline.rows(self._answer()))

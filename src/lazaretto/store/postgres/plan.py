@@ -114,6 +114,11 @@ class Planned:
             raise Unforeseen
         return self.sent.rowcount
 
+    def number(self) -> int | None:
+        """Return the first BIGINT of the only row of a statement that the commit has run."""
+        assert self.sent is not None
+        return self.sent.number()
+
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return all remaining rows."""
         return list(self)

@@ -26,7 +26,7 @@ from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.patience import Patience
-from lazaretto.store.postgres.pipelined_context import PgContext
+from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.queue_locks import SLOT, lock_of
 from lazaretto.store.postgres.readers import Readers
@@ -117,7 +117,8 @@ class PostgresStore(SqlStore):
         self._begun_at = 0
         #: How many commits of this process have followed on each other, nobody else having written.
         self._lone_commits = 0
-        #: How often others were found to have written, and how often this process has changed something.
+        #: How often others were found to have written, and how often this process may have set a timer that
+        #: must be looked for.
         self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
@@ -219,7 +220,10 @@ class PostgresStore(SqlStore):
             self._lone_commits = 0
             memory.forget()
         self._version = version
-        self._changes += 1
+        due = whole.first_due
+        if whole.plan.guarded or (due is not None and due < whole.now + AHEAD):
+            # Any later one is found when the timers are looked at anyway.
+            self._changes += 1
 
     @property
     def _alone(self) -> bool:
@@ -327,7 +331,7 @@ class PostgresStore(SqlStore):
             self._version = version
             self._changes += 1
         if self._opening is not None:
-            self._commits.note_time(self._opening)
+            self._commits.note_time(self._opening.fetchone()[-1])
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)

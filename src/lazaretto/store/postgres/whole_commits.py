@@ -10,12 +10,17 @@ import psycopg
 
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.pipeline import Sent
 from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.sql_transaction import SqlTransaction
+
+#: Where the answers of `open_whole` and `close_whole` have the server's time and the store's version.
+_OPENED_AT = 4
+_VERSION = 1
 
 
 class WholeCommits:
@@ -111,13 +116,14 @@ class WholeCommits:
             "channel": commits.channel,
         }
         connection.send_ahead(whole=True)
-        opened = connection.execute(*self._statement("open_whole", opening))
+        opened = connection.send(*self._statement("open_whole", opening))
         whole.send(connection)
         closed = commits.finish_with(connection, self._statement("close_whole", closing), flush=flush)
-        assert closed is not None
-        commits.note_time(opened)
-        version = closed.fetchone()[1]
-        return None if version is None else int(version)
+        assert isinstance(closed, Sent)
+        now = opened.number(_OPENED_AT)
+        assert now is not None
+        commits.note_time(now)
+        return closed.number(_VERSION)
 
     def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
         statement = self._commits.dialect.statements[name]

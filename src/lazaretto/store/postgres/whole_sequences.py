@@ -11,7 +11,7 @@ from typing import NoReturn
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS, lower_bound, upper_bound
 from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.postgres.plan import Unforeseen
+from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.sql.partition_tables import PartitionTables
@@ -115,7 +115,8 @@ class WholeSequences(SequenceNumbers):
         sent = whole.run("keep_high_water", {**key_ranges(lane), "queue_id": lane, "number": number})
 
         def note() -> None:
-            (above,) = sent.fetchone()
+            assert isinstance(sent, Planned)
+            above = sent.number()
             whole.raise_floor(lane, number if above is None else above)
 
         whole.afterwards.append(note)

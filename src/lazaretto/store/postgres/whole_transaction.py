@@ -317,7 +317,8 @@ class WholeTransaction(PgTransaction):
 
         def note() -> None:
             nonlocal last
-            (last,) = sent.fetchone()
+            assert isinstance(sent, Planned)
+            last = sent.number() or 0
             whole.raise_floor(lane, last + count)
 
         whole.afterwards.append(note)

@@ -26,6 +26,7 @@ from lazaretto.door.plain_messages import (
     STATES,
     encode_plain,
     recorded_of,
+    time_to_live,
 )
 from lazaretto.door.residue import (
     Residue,
@@ -206,7 +207,7 @@ def _encode_any(
 
 
 def _header(message: StoredMessage, left: Header) -> Header:
-    ttl = message.headers.time_to_live
+    ttl = time_to_live(message)
     return Header(
         left.durable,
         left.priority,

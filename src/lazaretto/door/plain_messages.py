@@ -83,7 +83,7 @@ def encode_plain(
 ) -> bytes:
     """Return a message with no residue as its receiver gets it. See `encode_message`."""
     headers = message.headers
-    parts = [_header(headers.time_to_live, message.delivery_count)]
+    parts = [_header(time_to_live(message), message.delivery_count)]
     if token is not None:
         parts += _TOKEN, token
     elif deleted:
@@ -105,6 +105,14 @@ def encode_plain(
         parts.append(_DATA + bytes((0xA0, size)) if size < 256 else _pack_size(_DATA + b"\xb0", size))
         parts.append(body)
     return b"".join(parts)
+
+
+def time_to_live(message: StoredMessage) -> int | None:
+    """Return for how long a message lives that was given a time: less if its entity allows less."""
+    given = message.headers.time_to_live
+    if given is None or message.expires is None:
+        return given
+    return min(given, message.expires - message.enqueued)
 
 
 def recorded_of(message: StoredMessage) -> dict[str, str]:

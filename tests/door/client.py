@@ -29,8 +29,12 @@ E = TypeVar("E", bound=Event)
 class Client:
     """The engine as a client, on a socket."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connection = Connection(server=False, container_id="client", sasl=("ANONYMOUS", None))
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, idle: int | None = None
+    ) -> None:
+        self.connection = Connection(
+            server=False, container_id="client", sasl=("ANONYMOUS", None), idle_time_out=idle
+        )
         self.events: list[Event] = []
         self._reader, self.writer = reader, writer
 

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from azure.core.exceptions import ClientAuthenticationError, HttpResponseError
@@ -32,7 +33,7 @@ from door.test_administration import authority, client, guarded, string, trusted
 from lazaretto import Broker, aio
 from lazaretto.aio.signing import SigningRules
 from lazaretto.amqp.events import LinkDetached
-from lazaretto.door import AccessPolicy
+from lazaretto.door import AccessPolicy, grants
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.signing import SigningRule
 from lazaretto.store.addresses import copy_store
@@ -254,6 +255,30 @@ def test_a_key_that_is_taken_away_ends_links(tmp_path: Path) -> None:
             error = (await client.until(LinkDetached)).error
             assert error is not None
             assert error.condition == "amqp:unauthorized-access"
+
+    run(work)
+
+
+def test_a_token_that_runs_out_ends_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work() -> None:
+        policies = [AccessPolicy("server", "key")]
+        async with opened(tmp_path, policies=policies) as (_, door), connected(door) as client:
+            manager = Manager(client)
+            await manager.open("$cbs")
+            assert (await manager.put_token("sb://h/q", token("server", "key", "sb://h/q")))[0] == 202
+            link = await client.link(sends=True)
+            await door.check_access()
+            assert link.attached
+            later = SimpleNamespace(time=lambda: time.time() + 101, monotonic=time.monotonic)
+            monkeypatch.setattr(grants, "time", later)
+            await door.check_access()
+            error = (await client.until(LinkDetached)).error
+            assert error is not None
+            assert error.condition == "amqp:unauthorized-access"
+            # A new token lets it in again, once time is as it was.
+            monkeypatch.undo()
+            assert (await manager.put_token("sb://h/q", token("server", "key", "sb://h/q")))[0] == 202
+            assert (await client.link(sends=True, name="again")).attached
 
     run(work)
 

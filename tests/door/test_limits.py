@@ -18,6 +18,7 @@ from lazaretto.amqp.events import (
     CreditChanged,
     LinkDetached,
     MessageReceived,
+    Opened,
     SessionBegun,
 )
 from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, frame
@@ -332,5 +333,27 @@ def test_a_wrong_token_is_answered_late_and_then_not_looked_at(tmp_path: Path) -
             assert [status for status, _ in told] == [401, 401, 401]
             assert "wait a minute" in told[2][1]
             assert "wait a minute" not in told[1][1]
+
+    run(work)
+
+
+def test_a_client_that_waits_a_short_time_hears_of_the_door_in_time(tmp_path: Path) -> None:
+    """A peer sends an empty frame before the other end's idle time-out runs out (AMQP 1.0, 2.4.5)."""
+
+    async def work() -> None:
+        async with opened(tmp_path) as (_, door):
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            client = Client(reader, writer, idle=3_000)
+            await client.until(Opened)
+            for _ in range(3):
+                beat = await asyncio.wait_for(reader.read(65_536), 3)
+                assert beat == b"\x00\x00\x00\x08\x02\x00\x00\x00"
+            writer.close()
+            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            client = Client(reader, writer, idle=999)
+            error = (await client.until(Closed)).error
+            assert error is not None
+            assert error.condition == "amqp:not-allowed"
+            writer.close()
 
     run(work)

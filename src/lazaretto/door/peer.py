@@ -13,7 +13,7 @@ import msgspec
 
 from lazaretto.aio import AsyncReceiver
 from lazaretto.amqp import AmqpError, Connection, Link
-from lazaretto.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD
+from lazaretto.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_ALLOWED
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
@@ -22,6 +22,7 @@ from lazaretto.amqp.events import (
     LinkDetached,
     MessageReceived,
     MessageRefused,
+    Opened,
     SaslStarted,
     SessionEnded,
 )
@@ -51,6 +52,10 @@ _DESTINATION: Final = "com.microsoft:transfer-destination-address"
 _TIMEOUT: Final = "com.microsoft:timeout"
 #: How long a client waits for a session at most, in seconds, as at Service Bus.
 _LONGEST_ACCEPT: Final = 65.0
+#: Seconds of silence that a client has to bear at least, and those after which it is told anyway that the
+#: server is there.
+_SHORTEST_IDLE: Final = 1.0
+_LONG_IDLE: Final = 30.0
 #: Settle modes of a sender: everything it sends is settled, or the receiver may choose.
 _RECEIVE_AND_DELETE: Final = 1
 _MIXED: Final = 2
@@ -88,10 +93,13 @@ class Peer(asyncio.Protocol):
         self._resting = False
         self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._opening: asyncio.TimerHandle | None = None
+        #: When to say again that this end is there, to a client that waits only a short time for it.
+        self._beating: asyncio.TimerHandle | None = None
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._on: dict[type[Event], Callable[[Any], None]] = {
             SaslStarted: self._start_sasl,
+            Opened: self._open,
             LinkAttached: self._attach,
             LinkDetached: lambda event: self.drop(event.link),
             SessionEnded: self._end_session,
@@ -130,8 +138,9 @@ class Peer(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        if self._opening is not None:
-            self._opening.cancel()
+        for timer in (self._opening, self._beating):
+            if timer is not None:
+                timer.cancel()
         self.door.peers.discard(self)
         for link in [*self._links, *self._attaching]:
             self.drop(link)
@@ -231,6 +240,20 @@ class Peer(asyncio.Protocol):
         if self._connection.state is ConnectionState.OPENED:
             self._connection.beat()
             self.flush()
+
+    def _open(self, event: Opened) -> None:
+        """Promise to be heard of within the time that the client waits."""
+        waits = (event.open.idle_time_out or 0) / 1000
+        if 0 < waits < _SHORTEST_IDLE:
+            text = f"expected idle-time-out to be at least {_SHORTEST_IDLE * 1000:.0f} milliseconds, or none"
+            self._connection.close(NOT_ALLOWED, text)
+        elif 0 < waits < _LONG_IDLE:
+            self._beat_every(waits / 3)
+
+    def _beat_every(self, seconds: float) -> None:
+        if time.monotonic() - self.last_sent >= seconds / 2:
+            self.beat()
+        self._beating = asyncio.get_running_loop().call_later(seconds, self._beat_every, seconds)
 
     def close(self) -> None:
         """Tell the client that the door closes."""

@@ -125,6 +125,7 @@ class Connection:
         self._sasl = sasl
         #: Whether the client has chosen a mechanism.
         self._chosen = False
+        self._challenged = False
         #: Sessions by this end's channels, and by the peer's.
         self.sessions: dict[int, Session] = {}
         self._remote: dict[int, Session] = {}
@@ -253,6 +254,7 @@ class Connection:
 
     def challenge(self, challenge: bytes) -> None:
         """Ask the client something, as a server."""
+        self._challenged = True
         self._send_sasl(SaslChallenge(challenge))
 
     def respond(self, response: bytes) -> None:
@@ -279,7 +281,8 @@ class Connection:
                 self._send_sasl(SaslOutcome(1))
                 raise AmqpError(UNAUTHORIZED_ACCESS, f"expected an offered mechanism, got {body.mechanism!r}")
             self._events.append(SaslStarted(body))
-        elif self.server and isinstance(body, SaslResponse):
+        elif self.server and isinstance(body, SaslResponse) and self._challenged:
+            self._challenged = False
             self._events.append(SaslAnswered(body.response))
         elif not self.server and isinstance(body, SaslMechanisms) and self._sasl is not None:
             mechanism, response = self._sasl

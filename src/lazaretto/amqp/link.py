@@ -169,6 +169,10 @@ class Link:
                 INVALID_FIELD,
                 f"expected the rest of delivery {first.delivery_id}, got {transfer.delivery_id}",
             )
+        elif transfer.delivery_tag not in (None, first.delivery_tag):
+            raise LinkError(INVALID_FIELD, "expected the rest of a delivery to have its tag, got another")
+        elif transfer.message_format not in (None, first.message_format or 0):
+            raise LinkError(INVALID_FIELD, "expected the rest of a delivery to have its format, got another")
         if transfer.aborted:
             self.drop_partial()
             return None

@@ -144,7 +144,9 @@ def administer(broker: lazaretto.Broker) -> None:
 def sessions(broker: lazaretto.Broker) -> None:
     """Use every other verb of receivers, senders and transactions."""
     with broker.receiver("orders", session=lazaretto.NEXT_SESSION) as receiver:
-        assert receiver.accept_session(timedelta(seconds=1)) is not None
+        session: str | None = receiver.accept_session(timedelta(seconds=1), name="of the lock")
+        assert session is not None
+        broker.receiver("orders").join_session(session, "of the lock")
         receiver.set_session_state((receiver.get_session_state() or b"") + b"x")
         until: datetime = max(receiver.renew_session_lock(), receiver.renew_lock(receiver.receive()))
         receiver.defer(receiver.receive_by_number([1]), properties={"why": "later"})

@@ -11,7 +11,7 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -72,25 +72,19 @@ def measure(url: str, rows: int) -> dict[str, Spent]:
     return found
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=1_000_000)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--dir", type=Path, default=Path())
-    arguments = parser.parse_args()
-    each: dict[str, dict[str, list[Spent]]] = {store: {} for store in arguments.stores}
-    for number in range(arguments.rounds):
-        for store in arguments.stores:
-            with tempfile.TemporaryDirectory(dir=arguments.dir) as here:
+def compare(stores: Sequence[str], rows: int, rounds: int, folder: Path, console: Console) -> None:
+    """Measure stores in turn, and print what a message costs."""
+    each: dict[str, dict[str, list[Spent]]] = {store: {} for store in stores}
+    for _ in range(rounds):
+        for store in stores:
+            with tempfile.TemporaryDirectory(dir=folder) as here:
                 home = Path(here).absolute()
                 # The server may run as another user.
                 home.chmod(0o711)
                 server = PostgresServer(home) if store == "postgres" else None
                 try:
-                    url = str(home / "store.db") if server is None else f"{server.url}&schema=claims{number}"
-                    for name, spent in measure(url, arguments.rows).items():
+                    url = str(home / "store.db") if server is None else server.url
+                    for name, spent in measure(url, rows).items():
                         each[store].setdefault(name, []).append(spent)
                 finally:
                     if server is not None:
@@ -98,12 +92,23 @@ def main() -> None:
     table = Table("µs a message", *(f"{store}: {what}" for store in each for what in ("clock", "own CPU")))
     for name in next(iter(each.values())):
         medians = [
-            statistics.median(column) / arguments.rows * 1e6
+            statistics.median(column) / rows * 1e6
             for store in each
             for column in zip(*each[store][name], strict=True)
         ]
         table.add_row(name, *(f"{median:.2f}" for median in medians))
-    Console().print(table)
+    console.print(table)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
+    parser.add_argument("--dir", type=Path, default=Path())
+    given = parser.parse_args()
+    compare(given.stores, given.rows, given.rounds, given.dir, Console())
 
 
 if __name__ == "__main__":

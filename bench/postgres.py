@@ -18,10 +18,10 @@ ACCOUNTS = ("postgres", "nobody")
 class PostgresServer:
     """postgres as it comes: every commit synced. `address` is a connection string, `url` the same as a URL.
 
-    Data that is there already is gone on with.
+    Data that is there already is gone on with. `port`: where it listens on 127.0.0.1, too.
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, port: int | None = None) -> None:
         programs = postgres_programs()
         if programs is None:
             raise FileNotFoundError("initdb and postgres are not installed")
@@ -34,17 +34,19 @@ class PostgresServer:
         if account is not None:
             entry = pwd.getpwnam(account)
             os.chown(self._sockets, entry.pw_uid, entry.pw_gid)
-        self.address = f"host={self._sockets} user=drill dbname=postgres"
+        self.port = port or 5_432
+        self.address = f"host={self._sockets} port={self.port} user=drill dbname=postgres"
         #: The path of its Unix socket.
-        self.socket = str(self._sockets / ".s.PGSQL.5432")
-        self.url = f"postgresql://drill@/postgres?host={self._sockets}"
+        self.socket = str(self._sockets / f".s.PGSQL.{self.port}")
+        self.url = self.url_of("postgres")
         data = base / "data"
         try:
             if not (data / "PG_VERSION").exists():
                 _initialise(programs / "initdb", data, account)
-            command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._sockets), "-h", ""]
+            listen = ["-h", "127.0.0.1" if port else "", "-p", str(self.port)]
+            command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._sockets), *listen]
             self._server = Server(command, base / "server.log", account=account)
-            ready = [str(programs / "pg_isready"), "-q", "-h", str(self._sockets), "-d", "postgres"]
+            ready = [str(programs / "pg_isready"), "-q", "-d", self.address]
             self._server.wait_until(lambda: subprocess.run(ready, check=False).returncode == 0)
         except BaseException:
             self.stop()
@@ -64,6 +66,10 @@ class PostgresServer:
             elif int(fields[1]) == self._server.pid:
                 ticks += sum(map(int, fields[11:13]))
         return ticks / os.sysconf("SC_CLK_TCK")
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://drill@/{database}?host={self._sockets}&port={self.port}"
 
     def stop(self) -> None:
         """End the server."""

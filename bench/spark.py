@@ -1,275 +1,232 @@
-"""`python -m bench.spark`: the pipeline on Spark beside a plain one, and what its parts can do.
+"""`python -m bench.spark`: the pipeline on Spark beside what people write by hand, and what its parts can do.
 
-Messages of 1 KiB of JSON; the handler parses the body. A plain pipeline is the same stream through
-`mapInArrow` with a loop and try/except around the handler, into Spark's sink that throws everything
-away: it settles nothing. Every measurement has a fresh copy of the store, and they take turns.
+Sections, in turn in one run: `claims` (taking and settling, in a file and on a server), `pipelines` (beside
+a plain `mapInArrow`, foreachBatch, JDBC and a process pool), `growth` (time and memory by the length of
+the queue), `latency` (from a send to its visible result, while a query runs), `executors` (one and two on a
+cluster). Every run has a fresh copy of the store, and runs of one round take turns. CPU is that of this
+process and all below it: Spark's, the handlers', the server's. JDBC needs Debian's packages
+libxerial-sqlite-jdbc-java and libpostgresql-jdbc-java.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
+import contextlib
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-from adbc_driver_sqlite import dbapi
 from rich.console import Console
 from rich.table import Table
 
-import lazaretto
-from lazaretto import Message, PoisonPolicy, QueueOptions
-from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.claims.settle_claims import staged_rows
-from lazaretto.spark import process, spark_session
-from lazaretto.spark.columns import MESSAGE, read_shard
-from lazaretto.spark.reading import BATCH_ROWS
+from bench import claims
+from bench.family import Measured
+from bench.machine import Machine
+from bench.postgres import PostgresServer
+from bench.servers import free_port
+from bench.spark_latency import latencies
+from bench.spark_places import Databases, Files, Places
+from bench.spark_runs import JARS, JAVA, Run, by_hand, jdbc, ours, plain, pool
+from lazaretto.spark import spark_session
 
-_SIZE = 1_024
-_CLAIM = 100_000
-_SMALL = 200_000
-
-Progress = list[dict[str, Any]]
-Run = Callable[[Path], object]
-
-
-def parse(message: Any) -> None:
-    """Be the handler."""
-    import json
-
-    json.loads(message.body)
+SECTIONS = ("claims", "pipelines", "growth", "latency", "executors")
+#: A run by its name: on which messages, and what it is.
+Runs = dict[str, tuple[str, Run]]
+_PLAIN, _OURS = "plain mapInArrow", "pipeline, isolated"
 
 
-def make(path: Path, rows: int, poison: int) -> None:
-    """Make a store with so many messages, one in `poison` of which is no JSON (0: none)."""
-    with lazaretto.connect(path) as broker:
-        broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
-        sender = broker.sender("work")
-        for start in range(0, rows, 5_000):
-            sender.send([Message(_body(n, poison)) for n in range(start, min(rows, start + 5_000))])
+def _session(master: str = "local[2,4]") -> Any:
+    settings = {"spark.driver.memory": "2g", "spark.master": master}
+    jars = [str(jar) for jar in JARS if jar.exists()]
+    if jars:
+        settings["spark.jars"] = ",".join(jars)
+        # Read by Java itself: the session's own options stay as they are.
+        settings["spark.driver.defaultJavaOptions"] = JAVA
+    return spark_session(settings)
 
 
-def _body(number: int, poison: int) -> bytes:
-    if poison and number % poison == poison // 2:
-        return b"{" * _SIZE
-    text = json.dumps({"id": number, "kind": "order", "lines": [{"sku": "A-1", "n": 2}], "note": ""})
-    return f'{text[:-2]}{"x" * (_SIZE - len(text))}"}}'.encode()
+@contextlib.contextmanager
+def _places(store: str, folder: Path) -> Iterator[Places]:
+    if store == "sqlite":
+        yield Files(folder)
+        return
+    server = PostgresServer(folder, free_port())
+    try:
+        yield Databases(folder, server)
+    finally:
+        server.stop()
 
 
-class Stores:
-    """Fresh copies of prepared stores, each in a folder of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._number = 0
-
-    def home(self) -> Path:
-        """Return a new folder."""
-        self._number += 1
-        home = self.folder / str(self._number)
-        home.mkdir()
-        return home
-
-    def copy(self, prepared: Path) -> Path:
-        """Return a copy of a store."""
-        return Path(shutil.copy(prepared, self.home() / "store.db"))
-
-
-def _stream(spark: Any, store: Path, rows: int) -> Any:
-    reader = spark.readStream.format("lazaretto").option("store", str(store)).option("queue", "work")
-    return reader.option("maxRows", str(rows)).load()
+def _pipelines(store: str) -> Runs:
+    runs: Runs = {
+        _PLAIN: ("all", plain),
+        _OURS: ("all", ours("process")),
+        "the same with results to Parquet": ("all", ours("process", results=True)),
+        "the same, 0.1 % poison": ("spoilt", ours("process")),
+        "pipeline, inline": ("all", ours("inline")),
+        "pipeline on a stream, isolated": ("all", ours("process", direct=False)),
+        "foreachBatch, rows deleted by hand": ("few", by_hand),
+        "spark.read.jdbc, rows deleted": ("all", jdbc),
+        "a process pool, row by row": ("few", pool),
+    }
+    if not all(jar.exists() for jar in JARS):
+        del runs["spark.read.jdbc, rows deleted"]
+    if store == "postgres":
+        for name in ("the same, 0.1 % poison", "pipeline, inline", "a process pool, row by row"):
+            del runs[name]
+    return runs
 
 
-def _run(writer: Any, store: Path) -> Progress:
-    query = writer.option("checkpointLocation", str(store.parent / "checkpoint"))
-    query = query.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return list(query.recentProgress)
+def pipelines(
+    store: str, folder: Path, rows: int, few: int, rounds: int, only: list[str], console: Console
+) -> None:
+    """Compare pipelines on one kind of store. `only`: what the names of those besides the plain one have."""
+    runs = {
+        name: run
+        for name, run in _pipelines(store).items()
+        if name == _PLAIN or any(word in name for word in only)
+    }
+    counts = {"all": rows, "spoilt": rows, "few": min(few, rows)}
+    with _places(store, folder) as places:
+        for name in {name for name, _ in runs.values()}:
+            places.prepare(name, counts[name], 1_000 if name == "spoilt" else 0)
+        spark = _session()
+        _warm_up(spark, places)
+        each: dict[str, list[Measured]] = {name: [] for name in runs}
+        for _ in range(rounds):
+            for name, (prepared, run) in runs.items():
+                place = places.copy(prepared)
+                with Measured() as found:
+                    run(spark, place)
+                each[name].append(found)
+                console.print(f"{name}: {found.seconds:.1f} s, {found.cpu:.1f} s of CPU", style="dim")
+                places.remove(place)
+        spark.stop()
+    table = Table(f"on {store}", "rows/s", "µs a message", "of CPU", "time to plain", "CPU to plain")
+    for name, measured in each.items():
+        count = counts[runs[name][0]]
+        seconds = statistics.median(one.seconds for one in measured)
+        cpu = statistics.median(one.cpu for one in measured)
+        # Each round compares with its own, message by message.
+        pairs = list(zip(measured, each[_PLAIN], strict=True))
+        times = statistics.median(one.seconds / count / (other.seconds / rows) for one, other in pairs)
+        cpus = statistics.median(one.cpu / count / (other.cpu / rows) for one, other in pairs)
+        table.add_row(
+            f"{name} ({count:,})", f"{count / seconds:,.0f}", f"{seconds / count * 1e6:.1f}",
+            f"{cpu / count * 1e6:.1f}", f"{times:.2f}", f"{cpus:.2f}",
+        )  # fmt: skip
+    console.print(table)
 
 
-def plain(spark: Any, store: Path, rows: int) -> Progress:
-    """Run a loop around the handler in each task; return the query's progress."""
-
-    def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import json
-
-        for batch in batches:
-            good = 0
-            for body in batch.column("body").to_pylist():
-                try:
-                    json.loads(body)
-                    good += 1
-                except Exception:
-                    continue
-            yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
-
-    frame = _stream(spark, store, rows).mapInArrow(loop, "good bigint")
-    return _run(frame.writeStream.format("noop"), store)
+def _warm_up(spark: Any, places: Places) -> None:
+    places.prepare("warm", 5_000)
+    for run in (plain, ours("process", results=True)):
+        place = places.copy("warm")
+        run(spark, place)
+        places.remove(place)
 
 
-def pool(spark: Any, store: Path, rows: int) -> Progress:
-    """Run the handler in a process beside each task, a row at a time, as Beam's use_subprocess does."""
-
-    def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import concurrent.futures
-        import json
-        import multiprocessing
-
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
-            for batch in batches:
-                good = 0
-                for body in batch.column("body").to_pylist():
-                    try:
-                        executor.submit(json.loads, body).result(5)
-                        good += 1
-                    except Exception:
-                        continue
-                yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
-
-    frame = _stream(spark, store, rows).mapInArrow(loop, "good bigint")
-    return _run(frame.writeStream.format("noop"), store)
+def growth(folder: Path, lengths: list[int], console: Console) -> None:
+    """Print what a message costs in queues of different lengths, and the memory of each kind of process."""
+    places = Files(folder)
+    spark = _session()
+    _warm_up(spark, places)
+    table = Table("messages", "rows/s", "µs a message", "of CPU", "peak memory, MiB")
+    for rows in lengths:
+        places.prepare(f"queue-{rows}", rows)
+        place = places.copy(f"queue-{rows}")
+        with Measured() as found:
+            ours("process")(spark, place)
+        places.remove(place)
+        table.add_row(
+            f"{rows:,}", f"{rows / found.seconds:,.0f}", f"{found.seconds / rows * 1e6:.1f}",
+            f"{found.cpu / rows * 1e6:.1f}", found.memory(),
+        )  # fmt: skip
+    spark.stop()
+    console.print(table)
 
 
-def each_batch(spark: Any, store: Path, rows: int) -> Progress:
-    """Run the handler in the driver, on every row of a micro-batch."""
-
-    def handle(frame: Any, _number: int) -> None:
-        bad = []
-        for row in frame.select("sequence_number", "body").toLocalIterator():
-            try:
-                json.loads(row.body)
-            except Exception as error:
-                bad.append((row.sequence_number, str(error)))
-
-    return _run(_stream(spark, store, rows).writeStream.foreachBatch(handle), store)
-
-
-def pipeline(spark: Any, store: Path, rows: int, isolation: str, *, direct: bool = True) -> Progress:
-    """Run the pipeline; return the query's progress."""
-    size: dict[str, Any] = {"max_rows": rows} if direct else {}
-    query = process(
-        spark if direct else _stream(spark, store, rows), parse, store=str(store), queue="work",
-        checkpoint=str(store.parent / "checkpoint"), isolation=isolation, breaker=None, **size,
-    )  # fmt: skip
-    query.awaitTermination()
-    return list(query.recentProgress)
+def latency(store: str, folder: Path, seconds: float, console: Console) -> None:
+    """Print how long after it was sent a message has its result where readers see it."""
+    with _places(store, folder) as places:
+        spark = _session()
+        table = Table(f"on {store}: messages/s", "results", "p50, s", "p95, s", "micro-batches", "of s (p50)")
+        _warm_up(spark, places)
+        for rate in (10, 1_000):
+            found = latencies(spark, places, rate, seconds)
+            cuts = statistics.quantiles(found.seconds, n=20)
+            table.add_row(
+                f"{rate:,}", f"{len(found.seconds):,}", f"{statistics.median(found.seconds):.2f}",
+                f"{cuts[-1]:.2f}", f"{len(found.batches):,}", f"{statistics.median(found.batches):.2f}",
+            )  # fmt: skip
+        spark.stop()
+    console.print(table)
 
 
-def _timed(run: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    run()
-    return time.perf_counter() - begun
-
-
-def reading(store: Path, rows: int) -> tuple[float, float, float]:
-    """Return rows a second of a claim read to Arrow, of Arrow's driver alone, and of settling."""
-    with lazaretto.connect(store) as broker:
-        consumer = ClaimConsumer(broker._store, "work", "bench")
-        consumer.attach()
-        consumer.take(0, max_rows=rows, shards=2)
-        shards = [shard for _, shard in consumer.shards(0, 1)]
-    columns = list(MESSAGE)
-
-    def ours() -> None:
-        for shard in shards:
-            for _ in read_shard(str(store), shard, columns, BATCH_ROWS):
-                pass
-
-    def theirs() -> None:
-        sql = (
-            "SELECT key, message_id, session_id, enqueued, expires, deliveries, delivery_count, cycle, "
-            "generation, enqueued_sequence_number, headers, body FROM lazaretto_messages"
-        )
-        with dbapi.connect(f"file:{store}?mode=ro") as connection, connection.cursor() as cursor:
-            cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": "10000"})
-            cursor.execute(sql)
-            for _ in cursor.fetch_record_batch():
-                pass
-
-    pairs = [(_timed(ours), _timed(theirs)) for _ in range(5)]
-    with lazaretto.connect(store) as broker:
-        consumer = ClaimConsumer(broker._store, "work", "bench")
-        consumer.attach()
-        for shard in shards:
-            keys = broker._store.read(lambda tx, shard=shard: tx.claims.shard_keys(shard, rows))  # type: ignore[misc]
-            consumer.stage("a", staged_rows(shard.token, keys, [], {}))
-        settling = _timed(lambda: consumer.settle([1], ["a"]))
-    mine, alone = (statistics.median(column) for column in zip(*pairs, strict=True))
-    return rows / mine, rows / alone, rows / settling
-
-
-def grow(spark: Any, stores: Stores, most: int, console: Console) -> None:
-    """Print what a message costs in queues of different lengths."""
-    table = Table("messages", "rows/s", "µs a message")
-    rows = 10_000
-    while rows <= most:
-        prepared = stores.folder / f"{rows}.db"
-        make(prepared, rows, 0)
-        store = prepared.rename(stores.home() / "store.db")
-        seconds = _timed(lambda store=store: pipeline(spark, store, _CLAIM, "process"))  # type: ignore[misc]
-        table.add_row(f"{rows:,}", f"{rows / seconds:,.0f}", f"{seconds / rows * 1e6:.1f}")
-        shutil.rmtree(store.parent)
-        rows = {10_000: 100_000, 100_000: 1_000_000, 1_000_000: 5_000_000}.get(rows, most + 1)
+def executors(folder: Path, rows: int, rounds: int, console: Console) -> None:
+    """Compare one and two executors of one core, on Spark's own cluster in this machine."""
+    table = Table("executors", "rows/s", "µs a message", "of CPU")
+    with _places("postgres", folder) as places:
+        places.prepare("all", rows)
+        for number in (1, 2):
+            spark = _session(f"local-cluster[{number},1,1024]")
+            _warm_up(spark, places) if number == 1 else None
+            measured = []
+            for _ in range(rounds + 1):
+                place = places.copy("all")
+                with Measured() as found:
+                    ours("process")(spark, place)
+                measured.append(found)
+                places.remove(place)
+            spark.stop()
+            # The first one warms up.
+            seconds = statistics.median(one.seconds for one in measured[1:])
+            cpu = statistics.median(one.cpu for one in measured[1:])
+            table.add_row(
+                f"{number}",
+                f"{rows / seconds:,.0f}",
+                f"{seconds / rows * 1e6:.1f}",
+                f"{cpu / rows * 1e6:.1f}",
+            )
     console.print(table)
 
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=300_000)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="all, if none is named")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--few", type=int, default=200_000, help="of runs that take long")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--grow", type=int, default=0, metavar="N", help="queues of up to N messages too")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[100_000, 1_000_000, 5_000_000])
+    parser.add_argument("--only", nargs="+", default=[""], help="words in the names of pipelines")
+    parser.add_argument("--seconds", type=float, default=30.0, help="for which messages are sent")
+    parser.add_argument("--stores", nargs="+", choices=["sqlite", "postgres"], default=["sqlite", "postgres"])
     parser.add_argument("--dir", type=Path, default=Path())
-    arguments = parser.parse_args()
-    console = Console()
-    with tempfile.TemporaryDirectory(dir=arguments.dir) as here:
-        folder, rows = Path(here).absolute(), arguments.rows
-        clean, spoilt, small = (folder / name for name in ("clean.db", "spoilt.db", "small.db"))
-        make(clean, rows, 0)
-        make(spoilt, rows, 1_000)
-        make(small, _SMALL, 0)
-        stores = Stores(folder)
-        mine, alone, settling = reading(stores.copy(clean), rows)
-        console.print(f"a claim to Arrow: {mine:,.0f} rows/s, {mine / alone:.2f} of Arrow's driver alone")
-        console.print(f"settling: {settling:,.0f} rows/s")
-
-        spark = spark_session({"spark.driver.memory": "2g"})
-        # Those that take long get fewer messages; a rate is what is compared.
-        runs: dict[str, tuple[Path, int, Run]] = {
-            "plain mapInArrow": (clean, rows, lambda store: plain(spark, store, _CLAIM)),
-            "pipeline, isolated": (clean, rows, lambda store: pipeline(spark, store, _CLAIM, "process")),
-            "the same, 0.1 % poison": (spoilt, rows, lambda store: pipeline(spark, store, _CLAIM, "process")),
-            "pipeline, inline": (clean, rows, lambda store: pipeline(spark, store, _CLAIM, "inline")),
-            "pipeline on a stream, isolated": (
-                clean, rows, lambda store: pipeline(spark, store, _CLAIM, "process", direct=False),
-            ),
-            "foreachBatch, try/except": (small, _SMALL, lambda store: each_batch(spark, store, _CLAIM)),
-            "a process pool, row by row": (small, _SMALL, lambda store: pool(spark, store, _CLAIM)),
-        }  # fmt: skip
-        pipeline(spark, stores.copy(small), 5_000, "process")
-        each: dict[str, list[float]] = {name: [] for name in runs}
-        for _ in range(arguments.rounds):
-            for name, (prepared, count, run) in runs.items():
-                store = stores.copy(prepared)
-                each[name].append(_timed(lambda run=run, store=store: run(store)) / count)  # type: ignore[misc]
-                shutil.rmtree(store.parent)
-        table = Table("on Spark", "rows/s", "time to plain")
-        for name, found in each.items():
-            ratios = [a / b for a, b in zip(found, each["plain mapInArrow"], strict=True)]
-            table.add_row(name, f"{1 / statistics.median(found):,.0f}", f"{statistics.median(ratios):.2f}")
-        console.print(table)
-        progress = pipeline(spark, stores.copy(small), 1_000, "process")[3:]
-        batches = [one["durationMs"]["triggerExecution"] for one in progress if one["numInputRows"]]
-        console.print(f"a warm micro-batch of 1,000 rows: {statistics.median(batches):.0f} ms")
-        if arguments.grow:
-            grow(spark, stores, arguments.grow, console)
-        spark.stop()
+    given = parser.parse_args()
+    console = Console(width=130)
+    for section in given.sections or SECTIONS:
+        stores = [""] if section in ("claims", "growth", "executors") else given.stores
+        for store in stores:
+            with tempfile.TemporaryDirectory(dir=given.dir) as here:
+                folder = Path(here).absolute()
+                # The server may run as another user.
+                folder.chmod(0o711)
+                machine = Machine.here(folder)
+                if section == "claims":
+                    claims.compare(given.stores, given.rows, given.rounds, folder, console)
+                elif section == "pipelines":
+                    pipelines(store, folder, given.rows, given.few, given.rounds, given.only, console)
+                elif section == "growth":
+                    growth(folder, given.lengths, console)
+                elif section == "latency":
+                    latency(store, folder, given.seconds, console)
+                else:
+                    executors(folder, given.few, given.rounds, console)
+                load = f"{machine.load_before} before, {machine.after().load_after} after"
+                console.print(f"{section}: {machine.date}, {machine.cores} cores, load {load}")
 
 
 if __name__ == "__main__":

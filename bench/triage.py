@@ -21,9 +21,7 @@ import random
 import shutil
 import sqlite3
 import tempfile
-import threading
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +29,7 @@ import pyarrow as pa
 from adbc_driver_sqlite import dbapi
 
 import lazaretto
+from bench.family import Measured
 from lazaretto import Message, PoisonPolicy, QueueOptions
 from lazaretto.spark import spark_session, triage
 from lazaretto.store.addresses import file_of
@@ -125,79 +124,16 @@ def _copy(connection: sqlite3.Connection, letters: int) -> None:
             step += more
 
 
-class Measured:
-    """Measures what runs within it: seconds by the clock and of CPU, and the peak memory of each process.
-
-    Peaks are Linux's own (VmHWM), set back at the beginning; so a process that ends is seen too, but for what
-    it took in its last half second.
-    """
-
-    _EVERY = 0.5
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._over = threading.Event()
-        self._peaks: dict[int, tuple[str, int]] = {}
-        self._cpu: dict[int, float] = {}
-        self._before: dict[int, float] = {}
-        self.seconds = 0.0
-
-    def __enter__(self) -> Measured:
-        for pid, (_, cpu) in _family().items():
-            with contextlib.suppress(OSError):
-                Path(f"/proc/{pid}/clear_refs").write_text("5", "ascii")
-            self._before[pid] = cpu
-        self._thread = threading.Thread(target=self._watch)
-        self._thread.start()
-        self._began = time.perf_counter()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.perf_counter() - self._began
-        self._over.set()
-        self._thread.join()
-        self._look()
-        cpu = sum(spent - self._before.get(pid, 0.0) for pid, spent in self._cpu.items())
-        kinds: dict[str, list[int]] = {}
-        for kind, peak in self._peaks.values():
-            kinds.setdefault(kind, []).append(peak)
-        memory = ", ".join(f"{kind} {max(peaks)}" for kind, peaks in sorted(kinds.items()))
-        load = os.getloadavg()[0]
-        print(
-            f"{self._name:44} {self.seconds:8.1f} s {cpu:8.1f} s CPU  load {load:4.1f}  MiB: {memory}",
-            flush=True,
-        )
-
-    def _watch(self) -> None:
-        while not self._over.wait(self._EVERY):
-            self._look()
-
-    def _look(self) -> None:
-        for pid, (name, cpu) in _family().items():
-            with contextlib.suppress(OSError, IndexError):
-                status = Path(f"/proc/{pid}/status").read_text("ascii", "replace")
-                kind = "driver" if pid == os.getpid() else "Java" if name == "java" else "task"
-                self._peaks[pid] = kind, int(status.partition("VmHWM:")[2].split()[0]) // 1024
-                self._cpu[pid] = cpu
-
-
-def _family() -> dict[int, tuple[str, float]]:
-    """Return this process and all below it: the name of each, and its seconds of CPU."""
-    tick = os.sysconf("SC_CLK_TCK")
-    parents, known = {}, {}
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        with contextlib.suppress(OSError):
-            name, _, rest = (entry / "stat").read_text("utf-8", "replace").partition("(")[2].rpartition(")")
-            fields = rest.split()
-            parents[int(entry.name)] = int(fields[1])
-            known[int(entry.name)] = name, (int(fields[11]) + int(fields[12])) / tick
-    found, last = set(), {os.getpid()}
-    while last:
-        found |= last
-        last = {pid for pid, parent in parents.items() if parent in last} - found
-    return {pid: known[pid] for pid in found if pid in known}
+@contextlib.contextmanager
+def measured(name: str) -> Iterator[Measured]:
+    """Measure what runs within it, and print that."""
+    with Measured() as found:
+        yield found
+    print(
+        f"{name:44} {found.seconds:8.1f} s {found.cpu:8.1f} s CPU  load {found.load:4.1f}  "
+        f"MiB: {found.memory()}",
+        flush=True,
+    )
 
 
 def through_rows(spark: Any, url: str) -> list[tuple[Any, ...]]:
@@ -249,7 +185,7 @@ def by_hand(path: Path) -> list[tuple[Any, ...]]:
 
 def _in_broker(path: Path, letters: int, causes: int) -> None:
     """Explain all causes in this process, and check that each has its difference."""
-    with Measured("triage in the broker") as ours, lazaretto.connect(path) as broker:
+    with measured("triage in the broker") as ours, lazaretto.connect(path) as broker:
         found = broker.triage("flights", explain_for=600).causes
     for one in found:
         assert one.difference is not None
@@ -277,7 +213,7 @@ def main() -> None:
     folder = given.store or Path(tempfile.mkdtemp())
     path = folder / f"triage-{given.letters}-{given.causes}.db"
     if not path.exists():
-        with Measured(f"writing {given.letters:,} letters"):
+        with measured(f"writing {given.letters:,} letters"):
             # In a process of its own, whose memory is gone then.
             filler = multiprocessing.get_context("spawn").Process(
                 target=fill, args=(path, given.letters, given.causes)
@@ -300,12 +236,12 @@ def main() -> None:
         if given.store is None:
             shutil.rmtree(folder)
         return
-    with Measured("Spark starts") as start:
+    with measured("Spark starts") as start:
         spark = spark_session()
         spark.sparkContext.setLogLevel("OFF")
     try:
         for number in range(given.rounds):
-            with Measured("triage") as ours:
+            with measured("triage") as ours:
                 found = triage(spark, str(path), "flights")
             if not number:
                 print(f"  with Spark's start: {start.seconds + ours.seconds:.1f} s")
@@ -316,12 +252,12 @@ def main() -> None:
             assert sum(one.letters for one in found) == given.letters // SEED * SEED
             if given.only:
                 continue
-            with Measured("the same counts with rows through the JVM") as rows:
+            with measured("the same counts with rows through the JVM") as rows:
                 theirs = through_rows(spark, str(file_of(str(path))))
             print(f"  {rows.seconds / ours.seconds:.2f} times as long")
             with contextlib.suppress(ImportError):
                 importlib.import_module("duckdb")
-                with Measured("the same counts with DuckDB, by hand") as duck:
+                with measured("the same counts with DuckDB, by hand") as duck:
                     by_duckdb = by_hand(path)
                 assert by_duckdb == theirs
                 print(f"  {duck.seconds / ours.seconds:.2f} times as long")

@@ -1,0 +1,151 @@
+"""What runs on Spark to be compared: the pipeline, and what people write by hand instead.
+
+The handler parses a body of 1 KiB of JSON. All that is written by hand has it in a loop with try and except.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from bench.spark_places import Place
+from lazaretto.spark import process
+
+#: Messages of a claim, and of what is fetched at once by hand.
+CLAIM = 100_000
+#: Debian's drivers for JDBC, and what the one for SQLite is to be told: where its own library is.
+JARS = [Path("/usr/share/java") / name for name in ("sqlite-jdbc.jar", "postgresql.jar")]
+JAVA = "-Dorg.sqlite.lib.path=/usr/lib/x86_64-linux-gnu/jni -Dorg.sqlite.lib.name=libsqlitejdbc.so"
+_DRIVERS = {"?": "org.sqlite.JDBC", "%s": "org.postgresql.Driver"}
+RESULT = "id bigint, kind string"
+
+Progress = list[dict[str, Any]]
+Run = Callable[[Any, Place], object]
+
+
+def parse(message: Any) -> None:
+    """Be the handler."""
+    import json
+
+    json.loads(message.body)
+
+
+def parse_to_row(message: Any) -> dict[str, Any]:
+    """Be the handler that has a result."""
+    import json
+
+    value = json.loads(message.body)
+    return {"id": value["id"], "kind": value["kind"]}
+
+
+def _loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Run the handler on each row of a task."""
+    import json
+
+    for batch in batches:
+        good = 0
+        for body in batch.column("body").to_pylist():
+            try:
+                json.loads(body)
+                good += 1
+            except Exception:
+                continue
+        yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
+
+
+def _stream(spark: Any, place: Place) -> Any:
+    reader = spark.readStream.format("lazaretto").option("store", place.url).option("queue", "work")
+    return reader.option("maxRows", str(CLAIM)).load()
+
+
+def _run(writer: Any, place: Place) -> Progress:
+    query = writer.option("checkpointLocation", str(place.home / "checkpoint"))
+    query = query.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return list(query.recentProgress)
+
+
+def plain(spark: Any, place: Place) -> Progress:
+    """Run a loop around the handler in each task, on the same stream; it settles nothing."""
+    frame = _stream(spark, place).mapInArrow(_loop, "good bigint")
+    return _run(frame.writeStream.format("noop"), place)
+
+
+def pool(spark: Any, place: Place) -> Progress:
+    """Run the handler in a process beside each task, a row at a time, as Beam's use_subprocess does."""
+
+    def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import concurrent.futures
+        import json
+        import multiprocessing
+
+        context = multiprocessing.get_context("spawn")
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
+            for batch in batches:
+                good = 0
+                for body in batch.column("body").to_pylist():
+                    try:
+                        executor.submit(json.loads, body).result(5)
+                        good += 1
+                    except Exception:
+                        continue
+                yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
+
+    frame = _stream(spark, place).mapInArrow(loop, "good bigint")
+    return _run(frame.writeStream.format("noop"), place)
+
+
+def by_hand(spark: Any, place: Place) -> Progress:
+    """Run the handler in the driver on each row of a micro-batch, and delete the rows that are done."""
+
+    def handle(frame: Any, _number: int) -> None:
+        done, bad = [], []
+        for row in frame.select("sequence_number", "body").toLocalIterator():
+            try:
+                json.loads(row.body)
+                done.append((row.sequence_number,))
+            except Exception as error:
+                bad.append((row.sequence_number, str(error)))
+        connection = place.connect()
+        connection.cursor().executemany(f"DELETE FROM work WHERE id = {place.mark}", done)
+        connection.commit()
+        connection.close()
+
+    return _run(_stream(spark, place).writeStream.foreachBatch(handle), place)
+
+
+def jdbc(spark: Any, place: Place) -> None:
+    """Read the table in two parts by JDBC, run a loop around the handler, and delete what was read."""
+    connection = place.connect()
+    cursor = connection.cursor()
+    cursor.execute("SELECT max(id) FROM work")
+    ((last,),) = cursor.fetchall()
+    reader = spark.read.format("jdbc").option("url", place.jdbc).option("driver", _DRIVERS[place.mark])
+    parted = {"partitionColumn": "id", "lowerBound": "1", "upperBound": str(last), "numPartitions": "2"}
+    frame = reader.option("dbtable", "work").options(**parted).option("fetchsize", "10000").load()
+    frame.mapInArrow(_loop, "good bigint").write.format("noop").mode("overwrite").save()
+    cursor.execute(f"DELETE FROM work WHERE id <= {place.mark}", (last,))
+    connection.commit()
+    connection.close()
+
+
+def ours(isolation: str, *, direct: bool = True, results: bool = False) -> Run:
+    """Return a run of the pipeline. `direct`: the tasks read by themselves; `results`: as Parquet."""
+
+    def run(spark: Any, place: Place) -> Progress:
+        more: dict[str, Any] = {"max_rows": CLAIM} if direct else {}
+        if results:
+            more.update(results=str(place.home / "results"), schema=RESULT)
+        query = process(
+            spark if direct else _stream(spark, place), parse_to_row if results else parse, store=place.url,
+            queue="work", checkpoint=str(place.home / "checkpoint"), isolation=isolation, breaker=None,
+            **more,
+        )  # fmt: skip
+        query.awaitTermination()
+        return list(query.recentProgress)
+
+    return run

@@ -11,6 +11,8 @@ import sys
 from collections import defaultdict, deque
 from typing import Any, Final, cast
 
+import uvloop
+
 from lazaretto.amqp import Connection, Header, Link, Properties, Section, Sections, encode
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.connection import ConnectionLimits
@@ -177,4 +179,4 @@ async def _main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(_main())
+    uvloop.run(_main())

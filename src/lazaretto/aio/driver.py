@@ -19,6 +19,8 @@ from lazaretto.store.sql.sql_store import SqlStore
 T = TypeVar("T")
 
 GiveBack = Callable[[Any], Operation[Any] | None]
+#: Is told what steps returned, or the error that they raised.
+Then = Callable[[Any, BaseException | None], object]
 
 #: Number of threads for calls that are not on the hot path: administration and reads.
 _THREADS = 8
@@ -27,18 +29,54 @@ _THREADS = 8
 class _Ticket(Ticket):
     """An operation whose answer a coroutine awaits."""
 
-    __slots__ = ("future", "give_back")
+    __slots__ = ("driver", "future", "give_back")
 
     def __init__(
         self,
+        driver: Driver,
         operation: Operation[Any],
-        tell: Callable[[list[Any]], object],
         future: asyncio.Future[Any],
         give_back: GiveBack | None,
     ) -> None:
-        super().__init__(operation, tell)
+        super().__init__(operation, driver._told)
+        self.driver = driver
         self.future = future
         self.give_back = give_back
+
+    def settle(self) -> None:
+        """Tell the coroutine, now that the operation is written."""
+        future = self.future
+        if future.cancelled():
+            if self.error is None and not isinstance(self.answer, Again):
+                self.driver._give_back(self.give_back, self.answer)
+        elif self.error is not None:
+            future.set_exception(self.error)
+        else:
+            future.set_result(self.answer)
+
+
+class _Course(Ticket):
+    """An operation of steps that run without a coroutine, and what is told of their end."""
+
+    __slots__ = ("driver", "steps", "then")
+
+    def __init__(self, driver: Driver, operation: Operation[Any], steps: Steps[Any], then: Then) -> None:
+        super().__init__(operation, driver._told)
+        self.driver = driver
+        self.steps = steps
+        self.then = then
+
+    def settle(self) -> None:
+        """Go on with the steps, now that the operation is written."""
+        driver, answer = self.driver, self.answer
+        try:
+            if self.error is None and isinstance(answer, Again):
+                driver._submit(driver._store.again(self.operation, answer), self.steps, self.then)
+            else:
+                driver._go_on(self.steps, self.then, answer, self.error)
+        except Exception as error:
+            # Others of the same commit are still to be told.
+            driver._loop.call_exception_handler({"message": "an answer was not taken", "exception": error})
 
 
 class Driver:
@@ -52,10 +90,12 @@ class Driver:
             _THREADS, thread_name_prefix="lazaretto-aio"
         )
         #: Messages from other threads: the tickets of a commit, or callers to wake.
-        self._inbox: deque[list[_Ticket] | asyncio.Future[bool]] = deque()
+        self._inbox: deque[list[_Ticket | _Course] | asyncio.Future[bool]] = deque()
         self._posted = False
         #: Always the same object, so that one call reports all tickets of a commit.
         self._told = self._tell
+        #: Steps that coroutines do for those without one.
+        self._aside: set[asyncio.Task[Any]] = set()
         #: Tasks that release messages whose receive was cancelled.
         self._giving_back: set[asyncio.Future[Any]] = set()
 
@@ -83,6 +123,48 @@ class Driver:
             found: T = done.value
             return found
 
+    def begin(self, steps: Steps[Any], then: Then) -> None:
+        """Run the steps of a method that only does operations, and call `then` with its result or its error.
+
+        It begins at once, and costs no task. Nobody can cancel it.
+        """
+        self._go_on(steps, then, None, None)
+
+    def _go_on(self, steps: Steps[Any], then: Then, answer: Any, error: BaseException | None) -> None:
+        try:
+            step = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration as done:
+            then(done.value, None)
+        except Exception as raised:
+            then(None, raised)
+        else:
+            if isinstance(step, Do):
+                self._submit(step.operation, steps, then)
+            else:
+                self._step_aside(step, steps, then)
+
+    def _submit(self, operation: Operation[Any], steps: Steps[Any], then: Then) -> None:
+        try:
+            self._store.submit(_Course(self, operation, steps, then))
+        except Exception as error:
+            self._go_on(steps, then, None, error)
+
+    def _step_aside(self, step: Look | Wait, steps: Steps[Any], then: Then) -> None:
+        """Go on once a step is done that a coroutine does."""
+        doing = self.call(self._store.read, step.query) if isinstance(step, Look) else self._wait(step)
+        task = asyncio.ensure_future(doing)
+        self._aside.add(task)
+
+        def go_on(task: asyncio.Task[Any]) -> None:
+            self._aside.discard(task)
+            if task.cancelled():
+                self._go_on(steps, then, None, BrokerClosed("the event loop is closing"))
+            else:
+                error = task.exception()
+                self._go_on(steps, then, None if error is not None else task.result(), error)
+
+        task.add_done_callback(go_on)
+
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a function that may block, in a thread."""
         run = copy_context().run
@@ -104,7 +186,7 @@ class Driver:
     async def _do(self, operation: Operation[Any], give_back: GiveBack | None) -> Any:
         while True:
             future = self._loop.create_future()
-            ticket = _Ticket(operation, self._told, future, give_back)
+            ticket = _Ticket(self, operation, future, give_back)
             self._store.submit(ticket)
             try:
                 answer = await future
@@ -125,7 +207,7 @@ class Driver:
             return
         future = self._loop.create_future()
         try:
-            self._store.submit(_Ticket(operation, self._told, future, None))
+            self._store.submit(_Ticket(self, operation, future, None))
         except BrokerClosed:
             return
         self._giving_back.add(future)
@@ -159,10 +241,10 @@ class Driver:
 
     # -- what other threads tell ----------------------------------------------------------------
 
-    def _tell(self, tickets: list[_Ticket]) -> None:
+    def _tell(self, tickets: list[_Ticket | _Course]) -> None:
         self._post(tickets)
 
-    def _post(self, news: list[_Ticket] | asyncio.Future[bool]) -> None:
+    def _post(self, news: list[_Ticket | _Course] | asyncio.Future[bool]) -> None:
         """Post to the event loop; one wake-up covers everything posted before it looks."""
         self._inbox.append(news)
         if not self._posted:
@@ -176,19 +258,9 @@ class Driver:
             news = self._inbox.popleft()
             if isinstance(news, list):
                 for ticket in news:
-                    self._answer(ticket)
+                    ticket.settle()
             else:
                 _set(news, True)
-
-    def _answer(self, ticket: _Ticket) -> None:
-        future = ticket.future
-        if future.cancelled():
-            if ticket.error is None and not isinstance(ticket.answer, Again):
-                self._give_back(ticket.give_back, ticket.answer)
-        elif ticket.error is not None:
-            future.set_exception(ticket.error)
-        else:
-            future.set_result(ticket.answer)
 
 
 def _set(future: asyncio.Future[bool], news: bool) -> None:

@@ -78,6 +78,13 @@ class _Caught(MessageVerbs):
         self.caught = messages, settlement
 
 
+def catch(verb: str, *arguments: Any, **named: Any) -> tuple[Messages, Settlement]:
+    """Return which messages a method settles, and how. Raises what the method raises for its arguments."""
+    caught = _Caught()
+    getattr(caught, verb)(*arguments, **named)
+    return caught.caught
+
+
 class Mirrored(NamedTuple):
     """How `mirror` made a class: from which class, with which names."""
 
@@ -174,9 +181,8 @@ def _stepping(name: str) -> Callable[..., Any]:
 
 def _settling(name: str) -> Callable[..., Any]:
     async def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
-        caught = _Caught()
-        getattr(caught, name)(*arguments, **named)
-        return await self._driver.run(self._inner._settling(*caught.caught))
+        caught = catch(name, *arguments, **named)
+        return await self._driver.run(self._inner._settling(*caught))
 
     return verb
 

@@ -27,15 +27,15 @@ class Outgoing:
 
     def send(self, link: Link, frame: bytes) -> None:
         """Send a frame of a link, now or when the window opens."""
-        if self._waiting or not self._windows.open:
+        if self._waiting or not self._windows.take():
             self._waiting.append((link, frame))
         else:
-            self._write(frame)
+            self._carrier.write(frame)
 
     def flush(self) -> None:
         """Send what waits, as far as the window allows."""
-        while self._waiting and self._windows.open:
-            self._write(self._waiting.popleft()[1])
+        while self._waiting and self._windows.take():
+            self._carrier.write(self._waiting.popleft()[1])
 
     def drop(self, link: Link) -> None:
         """Forget what waits of a link."""
@@ -44,7 +44,3 @@ class Outgoing:
     def clear(self) -> None:
         """Forget all that waits."""
         self._waiting.clear()
-
-    def _write(self, frame: bytes) -> None:
-        self._windows.count_sent()
-        self._carrier.write(frame)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Set
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from lazaretto.amqp.composites import Composite, define, parse
@@ -35,7 +35,7 @@ def encode_section(section: Section, value: Any) -> bytes:
 
 _BODY = (Section.DATA, Section.SEQUENCE, Section.VALUE)
 #: The sections that may not stand beside one of the body.
-_OTHERS = {section: frozenset(_BODY) - {section} for section in _BODY}
+_OTHERS = {section: [other for other in _BODY if other is not section] for section in _BODY}
 _CODES = {section.value: section for section in Section}
 
 
@@ -114,7 +114,7 @@ class Sections:
             else:
                 part = Part(section, place, place + 3, skip(raw, place + 3))
             if section in _BODY or section in first:
-                _check_new(section, first.keys())
+                _check_new(section, first)
             self.parts.append(part)
             if section not in first:
                 first[section] = part
@@ -184,9 +184,12 @@ class Sections:
         return [part for part in self.parts if part.section in _BODY]
 
 
-def _check_new(section: Section, seen: Set[Section]) -> None:
+def _check_new(section: Section, seen: Mapping[Section, Part]) -> None:
     repeats = section in seen and section not in (Section.DATA, Section.SEQUENCE)
-    if repeats or (section in _BODY and seen & _OTHERS[section]):
+    if not repeats:
+        for other in _OTHERS.get(section, ()):
+            repeats = repeats or other in seen
+    if repeats:
         raise DecodeError(f"expected one section of each kind, got one more: {section.name}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 
 _MODULUS = 1 << 32
 _MASK = _MODULUS - 1
@@ -20,8 +20,11 @@ def distance(first: int, second: int) -> int:
     return found if found < _HALF else found - _MODULUS
 
 
-def ranges(ids: Iterable[int]) -> Iterator[tuple[int, int]]:
-    """Yield the first and last of each run of numbers that follow each other."""
+def ranges(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first and last of each run of numbers that follow each other. No number may come twice."""
+    if ids and max(ids) - min(ids) == len(ids) - 1:
+        yield min(ids), max(ids)
+        return
     first = last = None
     for id_ in ids:
         if last is None or first is None:

@@ -41,15 +41,13 @@ class Windows:
         begin = 0 if flow.next_incoming_id is None else flow.next_incoming_id
         self._outgoing = max(0, distance(self._next_outgoing, add(begin, flow.incoming_window)))
 
-    @property
-    def open(self) -> bool:
-        """Whether a frame may be sent."""
-        return self._outgoing > 0
-
-    def count_sent(self) -> None:
-        """Count a frame that is sent."""
+    def take(self) -> bool:
+        """Count a frame that is sent, if one may be sent; return whether."""
+        if self._outgoing <= 0:
+            return False
         self._outgoing -= 1
         self._next_outgoing = add(self._next_outgoing, 1)
+        return True
 
     def count_received(self) -> None:
         """Count a frame that came. Raises SessionError if the window was used up."""

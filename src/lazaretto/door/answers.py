@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Final
+from typing import Any, Final
 
 from lazaretto import errors
 from lazaretto.amqp.composites import encode_composite
@@ -114,6 +114,17 @@ class Settlement:
     properties: dict[str, PropertyValue] | None = None
     reason: str | None = None
     description: str | None = None
+
+
+def verb_of(settlement: Settlement) -> tuple[str, dict[str, Any]]:
+    """Return the method of a receiver or a transaction that a settlement asks for, and what to give it."""
+    verb = settlement.verb
+    if verb in (Verb.COMPLETE, Verb.RELEASE):
+        return verb.value, {}
+    details: dict[str, Any] = {"properties": settlement.properties}
+    if verb is Verb.DEAD_LETTER:
+        details |= {"reason": settlement.reason, "description": settlement.description}
+    return verb.value, details
 
 
 def settlement_of(state: DeliveryState | None) -> Settlement | None:

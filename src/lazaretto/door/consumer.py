@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -172,7 +173,7 @@ class Consumer:
         if isinstance(state, TransactionalState):
             self._enlist(deliveries, state, settled)
             return
-        self._peer.start(self._settle(deliveries, state, settled))
+        self._settle(deliveries, state, settled)
 
     def _enlist(self, deliveries: Sequence[Delivery], state: TransactionalState, settled: bool) -> None:
         """Keep a settlement until its transaction commits. The lock goes on."""
@@ -187,33 +188,44 @@ class Consumer:
             answer = rejected(error)
         self._answer(deliveries, answer, settled)
 
-    async def _settle(
-        self, deliveries: Sequence[Delivery], state: DeliveryState | None, settled: bool
-    ) -> None:
-        messages = [delivery.context for delivery in deliveries]
+    def _settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, settled: bool) -> None:
+        done = functools.partial(self._settled, deliveries, state, settled)
         try:
             wanted = settlement_of(state)
-            if wanted is None:
-                return
-            await self._peer.door.settle(self.path, messages, wanted)
-        except SettlementError as error:
-            if len(deliveries) > 1:
-                # One lost lock must not keep the others from being settled.
-                for delivery in deliveries:
-                    await self._settle([delivery], state, settled)
-                return
-            self._answer(deliveries, rejected(error), settled)
         except LazarettoError as error:
             self._answer(deliveries, rejected(error), settled)
-        else:
+            return
+        if wanted is not None:
+            self._peer.begin()
+            self._peer.door.begin_to_settle(self.path, [one.context for one in deliveries], wanted, done)
+
+    def _settled(
+        self,
+        deliveries: Sequence[Delivery],
+        state: DeliveryState | None,
+        settled: bool,
+        _: object,
+        error: BaseException | None,
+    ) -> None:
+        """Confirm a settlement, now that it is on disk, or tell why it cannot be."""
+        self._peer.end()
+        if isinstance(error, SettlementError) and len(deliveries) > 1:
+            # One lost lock must not keep the others from being settled.
+            for delivery in deliveries:
+                self._settle([delivery], state, settled)
+        elif error is None:
             self._answer(deliveries, echo(state), settled)
+        elif isinstance(error, LazarettoError):
+            self._answer(deliveries, rejected(error), settled)
+        else:
+            self._peer.log_fault(error)
 
     def _answer(self, deliveries: Sequence[Delivery], state: bytes, settled: bool) -> None:
         if not settled:
             self._link.session.settle_sent(deliveries, state)
         # A client with all the messages that it may have can have more now.
         self._changed.set()
-        self._peer.flush()
+        self._peer.flush_soon()
 
 
 def _without_error(outcome: Outcome | None) -> Outcome | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -56,6 +57,8 @@ _LONGEST_ACCEPT: Final = 65.0
 #: server is there.
 _SHORTEST_IDLE: Final = 1.0
 _LONG_IDLE: Final = 30.0
+#: How long the end of a connection waits for what was begun on it, in seconds.
+_LONGEST_END: Final = 10.0
 #: Settle modes of a sender: everything it sends is settled, or the receiver may choose.
 _RECEIVE_AND_DELETE: Final = 1
 _MIXED: Final = 2
@@ -85,8 +88,9 @@ class Peer(asyncio.Protocol):
         #: What the last list of sessions was of, with where the next page begins, and its last session.
         self.last_listed: tuple[tuple[str, int, int], str] | None = None
         self._sent = 0
-        #: Messages that are being stored.
-        self.storing = 0
+        #: Calls of the store that nobody awaits and that are not answered, and who waits for their end.
+        self._begun = 0
+        self._ended: asyncio.Future[None] | None = None
         #: Whether what there is to say is sent soon.
         self._flushing = False
         #: Whether nothing is read for now: others have their turn, or the client floods.
@@ -216,11 +220,15 @@ class Peer(asyncio.Protocol):
 
         If nothing else is under way, that is now.
         """
-        if self.storing == 0:
+        if self._begun == 0:
             self.flush()
         elif not self._flushing:
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self.flush)
+            asyncio.get_running_loop().call_soon(self._flush_late)
+
+    def _flush_late(self) -> None:
+        if self._flushing:
+            self.flush()
 
     def flush(self) -> None:
         """Send what the connection has to say."""
@@ -266,8 +274,23 @@ class Peer(asyncio.Protocol):
         """Wait for what was begun for the client: what it was promised is done, what waits is given back."""
         for link in [*self._links, *self._attaching]:
             self.drop(link)
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=10.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LONGEST_END):
+                if self._tasks:
+                    await asyncio.wait(list(self._tasks))
+                if self._begun:
+                    self._ended = asyncio.get_running_loop().create_future()
+                    await self._ended
+
+    def begin(self) -> None:
+        """Note that a call of the store begins that nobody awaits."""
+        self._begun += 1
+
+    def end(self) -> None:
+        """Note that such a call is answered."""
+        self._begun -= 1
+        if self._begun == 0 and self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
 
     def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run a coroutine beside the connection. A fault in it is logged, and the client hears nothing."""

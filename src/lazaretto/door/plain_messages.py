@@ -196,5 +196,10 @@ def _text(value: str | None) -> bytes:
 
 
 def _application(given: dict[str, Any]) -> bytes:
-    raw = b"".join([_name(key) + encode(value) for key, value in given.items()])
+    raw = b"".join(
+        [
+            _name(key) + (string(value) if type(value) is str else encode(value))
+            for key, value in given.items()
+        ]
+    )
     return _APPLICATION + map_of_raw(raw, 2 * len(given))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import functools
 from typing import TYPE_CHECKING, Final
 
-from lazaretto.amqp import AmqpError, Link
+from lazaretto.aio.posting import Posting
+from lazaretto.amqp import Link
 from lazaretto.amqp.events import MessageReceived
 from lazaretto.amqp.performatives import TransactionalState
+from lazaretto.amqp.session import ACCEPTED
 from lazaretto.door.answers import rejected
 from lazaretto.door.conversions import messages_of
 from lazaretto.door.transactions import in_transaction
@@ -30,7 +32,7 @@ class Producer:
         #: Where messages go, and the queue that they pass through if they do not stay in it.
         self._to = destination or path
         self._via = None if destination is None else path
-        self._sender = peer.door.broker.sender(self._to, via=self._via)
+        self._posting = Posting(peer.door.broker.sender(self._to, via=self._via))
 
     def grant(self) -> None:
         """Let the client send."""
@@ -47,7 +49,7 @@ class Producer:
         if isinstance(event.state, TransactionalState):
             self._enlist(event, event.state.txn_id)
         else:
-            self._peer.start(self._store(event))
+            self._store(event)
 
     def _enlist(self, event: MessageReceived, transaction: bytes) -> None:
         """Keep a message until its transaction commits."""
@@ -60,23 +62,21 @@ class Producer:
         if not event.settled:
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
 
-    async def _store(self, event: MessageReceived) -> None:
-        session, number = self._link.session, event.delivery_id
-        self._peer.storing += 1
+    def _store(self, event: MessageReceived) -> None:
+        self._peer.begin()
         try:
             messages = messages_of(event.payload, event.message_format)
-            if messages:
-                await self._sender.send(messages)
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:
-            if not isinstance(error, LazarettoError | AmqpError):
-                self._peer.log_fault(error)
-            if not event.settled:
-                session.settle(number, number, rejected(error))
+        except LazarettoError as error:
+            self._stored(event, None, error)
         else:
-            if not event.settled:
-                session.settle(number, number)
-        finally:
-            self._peer.storing -= 1
+            self._posting.send(messages, functools.partial(self._stored, event))
+
+    def _stored(self, event: MessageReceived, _: object, error: BaseException | None) -> None:
+        """Answer, now that a message is stored or cannot be."""
+        if error is not None and not isinstance(error, LazarettoError):
+            self._peer.log_fault(error)
+        if not event.settled:
+            state = ACCEPTED if error is None else rejected(error)
+            self._link.session.settle(event.delivery_id, event.delivery_id, state)
+        self._peer.end()
         self._peer.flush_soon()

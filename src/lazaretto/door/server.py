@@ -12,7 +12,9 @@ from collections.abc import AsyncIterator, Collection, Iterable
 from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
-from lazaretto.door.answers import Settlement, Verb
+from lazaretto.aio.driver import Then
+from lazaretto.aio.posting import Settling
+from lazaretto.door.answers import Settlement, verb_of
 from lazaretto.door.keys import Keys
 from lazaretto.door.limits import DoorLimits
 from lazaretto.door.peer import Peer
@@ -54,6 +56,7 @@ class Door:
         #: Where clients connect: the port that was asked for, or a free one.
         self.port = 0
         self._settlers: dict[str, AsyncReceiver] = {}
+        self._settlings: dict[str, Settling] = {}
 
     def settler(self, path: str) -> AsyncReceiver:
         """Return a receiver that settles, renews and peeks for everybody on a path."""
@@ -64,19 +67,18 @@ class Door:
 
     async def settle(self, path: str, messages: list[ReceivedMessage], wanted: Settlement) -> None:
         """Do with messages what a settlement says, with all or none. Raises SettlementError."""
-        receiver, properties = self.settler(path), wanted.properties
-        if wanted.verb is Verb.COMPLETE:
-            await receiver.complete(messages)
-        elif wanted.verb is Verb.RELEASE:
-            await receiver.release(messages)
-        elif wanted.verb is Verb.ABANDON:
-            await receiver.abandon(messages, properties=properties)
-        elif wanted.verb is Verb.DEFER:
-            await receiver.defer(messages, properties=properties)
-        else:
-            await receiver.dead_letter(
-                messages, reason=wanted.reason, description=wanted.description, properties=properties
-            )
+        verb, details = verb_of(wanted)
+        await getattr(self.settler(path), verb)(messages, **details)
+
+    def begin_to_settle(
+        self, path: str, messages: list[ReceivedMessage], wanted: Settlement, then: Then
+    ) -> None:
+        """Do the same; `then` is called with None, or with an error."""
+        settling = self._settlings.get(path)
+        if settling is None:
+            settling = self._settlings[path] = Settling(self.settler(path))
+        verb, details = verb_of(wanted)
+        settling.settle(verb, messages, then, **details)
 
     async def size_of_messages(self, path: str) -> int:
         """Return how large a message an entity takes, in bytes. Raises EntityNotFound, InvalidPath."""

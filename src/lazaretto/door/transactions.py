@@ -27,7 +27,7 @@ from lazaretto.amqp.performatives import (
     Rejected,
     TransactionalState,
 )
-from lazaretto.door.answers import Settlement, Verb, description_of, rejected
+from lazaretto.door.answers import Settlement, description_of, rejected, verb_of
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Message, ReceivedMessage
 
@@ -107,19 +107,8 @@ class Work:
 
 
 async def _settle(transaction: AsyncTransaction, part: _Settles) -> None:
-    messages, wanted = list(part.messages), part.settlement
-    if wanted.verb is Verb.COMPLETE:
-        await transaction.complete(messages)
-    elif wanted.verb is Verb.RELEASE:
-        await transaction.release(messages)
-    elif wanted.verb is Verb.ABANDON:
-        await transaction.abandon(messages, properties=wanted.properties)
-    elif wanted.verb is Verb.DEFER:
-        await transaction.defer(messages, properties=wanted.properties)
-    else:
-        await transaction.dead_letter(
-            messages, reason=wanted.reason, description=wanted.description, properties=wanted.properties
-        )
+    verb, details = verb_of(part.settlement)
+    await getattr(transaction, verb)(list(part.messages), **details)
 
 
 def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:

@@ -53,10 +53,26 @@ def catalog_of(store: str) -> dict[str, str]:
     }  # fmt: skip
 
 
+def on_cluster(master: str) -> dict[str, str]:
+    """Return settings for executors that run this Python, and are killed at the same points."""
+    return {
+        "spark.master": master, "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
+        "spark.executor.memory": "512m", "spark.executor.cores": "1",
+        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.python.authenticate.socketTimeout": "300s", "spark.lazaretto.executorWait": "300",
+        **{f"spark.executorEnv.{name}": os.environ[name] for name in ("PYTHONPATH", "LAZARETTO_FAULTS")},
+    }  # fmt: skip
+
+
 def main() -> None:
-    """Work a queue off: store, rows of a claim, isolation, shards, whether Spark loads the messages."""
+    """Work a queue off: store, rows of a claim, isolation, shards, whether Spark loads the messages.
+
+    Whatever else there is stands beside LAZARETTO_BASE. LAZARETTO_MASTER: a cluster's.
+    """
     store, rows, isolation, shards, loads = sys.argv[1:]
-    spark = spark_session({"spark.driver.memory": "600m"})
+    base = os.environ["LAZARETTO_BASE"]
+    master = os.environ.get("LAZARETTO_MASTER")
+    spark = spark_session({"spark.driver.memory": "600m", **(on_cluster(master) if master else {})})
     spark.sparkContext.setLogLevel("OFF")
     folder = Path(os.environ["LAZARETTO_FAULTS"])
     jvm: Any = spark._jvm
@@ -70,8 +86,8 @@ def main() -> None:
         act,
         store=store,
         queue="work",
-        checkpoint=f"{store}-checkpoint",
-        results=place(os.environ.get("LAZARETTO_RESULTS", ""), store),
+        checkpoint=f"{base}-checkpoint",
+        results=place(os.environ.get("LAZARETTO_RESULTS", ""), base),
         schema="n bigint, session string",
         isolation=isolation,
         deadline=20,

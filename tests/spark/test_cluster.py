@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from bench.drill import zoo
+from bench.drill.work import BAD_ZOO
 from lazaretto import Broker, Message
 
 from .cluster import cluster, submitting
@@ -36,6 +40,16 @@ def start(spark):
             pass
     pathlib.Path("command-lines").write_text("\\n".join(lines))
     return query
+"""
+ZOO = """\
+from lazaretto.spark import process
+from tests.spark.acts import act_zoo
+
+def start(spark):
+    return process(
+        spark, act_zoo, store="env:SHOP", queue="work", checkpoint="check", results="results",
+        schema="n bigint", name="zoo", deadline=2.0, memory=200_000_000, breaker=None,
+    )
 """
 HANDLERS = """\
 import os
@@ -74,9 +88,9 @@ pytestmark = [
 class Submitted:
     """A pipeline that `lazaretto spark run` sends to a cluster."""
 
-    def __init__(self, folder: Path, url: str, rows: int = 100_000) -> None:
+    def __init__(self, folder: Path, url: str, rows: int = 100_000, pipeline: str = PIPELINE) -> None:
         self.folder = folder
-        (folder / "shop.py").write_text(PIPELINE)
+        (folder / "shop.py").write_text(pipeline)
         # Where the driver finds it, and no executor.
         (folder / "driver").mkdir()
         (folder / "driver" / "shop_handlers.py").write_text(HANDLERS)
@@ -84,7 +98,7 @@ class Submitted:
         self._url = url.replace("lazaretto@", f"lazaretto:{PASSWORD}@")
         self._rows = rows
 
-    def start(self, master: str, *words: str, **settings: str) -> subprocess.Popen[str]:
+    def start(self, master: str, *words: str, path: str = "", **settings: str) -> subprocess.Popen[str]:
         wanted = {
             "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "600m", "spark.executor.memory": "512m", "spark.eventLog.enabled": "true",
@@ -96,7 +110,7 @@ class Submitted:
         environment = submitting(
             {"SHOP": self._url, "ROWS": str(self._rows), "DRIVER": str(self.folder / "driver.pid")}
         )
-        environment["PYTHONPATH"] += f"{os.pathsep}{self.folder / 'driver'}"
+        environment["PYTHONPATH"] += f"{os.pathsep}{self.folder / 'driver'}{os.pathsep}{path}"
         run = [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", master]
         return subprocess.Popen(
             [*run, *conf, *words],
@@ -106,6 +120,12 @@ class Submitted:
     def results(self) -> list[int]:
         files = sorted(self.folder.glob("results/claim=*/part-*.parquet"))
         return sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist())
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """Return what Spark has logged of a kind."""
+        files = [file for file in (self.folder / "events").rglob("*") if file.is_file()]
+        lines = [json.loads(line) for file in files for line in file.read_text().splitlines() if kind in line]
+        return [line for line in lines if line["Event"] == kind]
 
     def files_with(self, text: str) -> list[Path]:
         return [
@@ -159,6 +179,31 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
     assert all(marker.exists() for marker in killers)
     assert job.results() == [n for n, body in enumerate(bodies) if body[:1] != b"/"]
     assert broker.queue("work").counts.total == 0
+
+
+def test_a_zoo_on_a_cluster_fails_no_task(broker: Broker, url: str, tmp_path: Path) -> None:
+    total, every = 2_000, 60
+    bad = {n: BAD_ZOO[n // every % len(BAD_ZOO)] for n in range(every // 2, total, every)}
+    bodies = [bad[n].encode() if n in bad else b"good" for n in range(total)]
+    numbers = broker.sender("work").send([Message(body) for body in bodies])
+    job = Submitted(tmp_path, url, pipeline=ZOO)
+    root = str(Path(__file__).parents[2])
+    with cluster(tmp_path, workers=2, cores=1) as master:
+        # The handler's module, and the zoo, as they are installed on executors.
+        settings = {"spark.executorEnv.PYTHONPATH": root, "spark.executor.cores": "1"}
+        running = job.start(master, "--env", "SHOP", path=root, **settings)
+        _, errors = running.communicate(timeout=900)
+    assert running.returncode == 0, errors
+    ends = [event["Task End Reason"]["Reason"] for event in job.events("SparkListenerTaskEnd")]
+    assert set(ends) == {"Success"}
+    assert job.results() == [number for n, number in enumerate(numbers) if n not in bad]
+    dead = {letter.sequence_number: letter for letter in broker.dead_letters("work")}
+    assert set(dead) == {numbers[n] for n in bad}
+    for n, kind in bad.items():
+        _, status, error, _stack = zoo.ZOO[kind]
+        letter = dead[numbers[n]]
+        assert letter.reason == zoo.REASONS[status], kind
+        assert (letter.error_type or "").endswith(error or "?"), kind
 
 
 def _commands(folder: Path) -> list[str]:

@@ -59,7 +59,7 @@ def latencies(spark: Any, places: Places, rate: int, seconds: float) -> Latencie
     )  # fmt: skip
     with lazaretto.connect(place.url) as broker:
         _wait_until_empty(broker, query)
-        before = {path.name for path in _files(results)}
+        before = set(_files(results))
         passed = len(query.recentProgress)
         sender = multiprocessing.get_context("spawn").Process(target=send, args=(place.url, rate, seconds))
         sender.start()
@@ -74,7 +74,7 @@ def latencies(spark: Any, places: Places, rate: int, seconds: float) -> Latencie
     query.stop()
     found = []
     for path in _files(results):
-        if path.name not in before:
+        if path not in before:
             seen = path.stat().st_ctime_ns
             found += [(seen - sent) / 1e9 for sent in pq.read_table(path).column("sent").to_pylist()]
     places.remove(place)

@@ -27,7 +27,7 @@ from lazaretto.model.messages import DeadLetter
 from lazaretto.model.redaction import checked_rule
 from lazaretto.model.shape import HOLE
 from lazaretto.web import api as modules
-from lazaretto.web import viewed
+from lazaretto.web import searched, viewed
 from lazaretto.web.console.site import SCREENS
 from lazaretto.web.redacted import shown_cause, shown_repair
 from lazaretto.web.routes import ROUTES
@@ -369,7 +369,7 @@ class TestCauses:
             held.append(sum(type(one) is DeadLetter for one in gc.get_objects()))
             return shown_cause(*given, **named)
 
-        monkeypatch.setattr(viewed, "shown_cause", counting)
+        monkeypatch.setattr(searched, "shown_cause", counting)
         monkeypatch.setattr(viewed, "_LETTERS", 1)
         assert len(served.client("operator").get("/causes", params=Q).json()["causes"]) > 2
         assert len(held) > 2 and set(held) == {1}

@@ -49,6 +49,10 @@ class Identity:
         """The name for the audit log, with the origin."""
         return Actor.at(self.name, self.origin) if self.origin else self.name
 
+    def that_may_change(self) -> Identity:
+        """Return the same, as on a server that is not only for looking."""
+        return Identity(self.name, self.grants, self.origin, self.csrf)
+
     def may(self, permission: Permission, path: str | None) -> bool:
         """Return whether a permission was granted on an entity; None: on all of them."""
         return not self._refused(permission) and may(self.grants, permission, path)

@@ -14,7 +14,6 @@ A page asks so who is there, and whether they may:
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
@@ -62,7 +61,7 @@ class AccessDoor:
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
         found, by_browser = await self._identify(request)
-        found = dataclasses.replace(found, origin=self._address(request), read_only=self._access.read_only)
+        found = Identity(found.name, found.grants, self._address(request), found.csrf, self._access.read_only)
         if by_browser and request.method not in SAFE:
             # Browsers send the cookie, and proxies the name, with requests that no page of ours has made.
             given = request.headers.get(CSRF_HEADER) if csrf is None else csrf
@@ -116,6 +115,8 @@ class AccessDoor:
 
     def cookie(self, request: Request, kind: str = "") -> str | None:
         """Return a cookie of a browser. `kind`: "" for its session."""
+        if request.headers.get("cookie") is None:
+            return None
         return request.cookies.get(self._cookie_name(request, kind))
 
     def set_cookie(
@@ -193,7 +194,8 @@ class AccessDoor:
 
 
 def _peer(request: Request) -> str:
-    return "" if request.client is None else request.client.host
+    client = request.scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _csrf_of(session: str) -> str:

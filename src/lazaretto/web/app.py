@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import logging
 import secrets
@@ -25,6 +24,7 @@ from lazaretto.web.access import Access, Identity
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
+from lazaretto.web.direct import DirectApp
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
@@ -104,7 +104,7 @@ def web_app(
         Place("/healthz", live),
         Place("/readyz", ready),
     ]
-    app = Starlette(
+    app = DirectApp(
         routes=places,
         exception_handlers={
             LazarettoError: _told,
@@ -113,6 +113,14 @@ def web_app(
         },
         middleware=[Middleware(_Secured)],
     )
+    app.direct = {
+        (method, place.path): place.endpoint
+        for place in places
+        if "{" not in place.path
+        for method in place.methods or ()
+        if method != "HEAD"
+    }
+    app.told_of, app.common = _told_of, _HEADERS
     app.state.ending = ending
     app.state.door = door
     app.state.pages = pages or PageOptions()
@@ -142,7 +150,7 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
         call.identity = await door.admit(request)
         if route.method == "GET":
             # Some of what is only read asks for more than a server that changes nothing allows.
-            call.identity = dataclasses.replace(call.identity, read_only=False)
+            call.identity = call.identity.that_may_change() if call.identity.read_only else call.identity
         call.broker = seen_by(call.broker, call.identity)
         found = await answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route)
@@ -174,6 +182,12 @@ def _as_json(found: object, route: Route) -> Response:
     version = getattr(found, "version", None)
     headers = None if version is None else {"ETag": f'"{version}"'}
     return Response(json_of(found), route.success, headers, "application/json")
+
+
+async def _told_of(request: Request, error: Exception) -> Response:
+    if isinstance(error, LazarettoError):
+        return problem_of(error)
+    return await (_told_of_http if isinstance(error, HTTPException) else _told_of_fault)(request, error)
 
 
 async def _told(request: Request, error: Exception) -> Response:

@@ -22,10 +22,16 @@ class RequestTimes:
             registry=self._registry,
             buckets=_DURATIONS,
         )
+        #: Those that were asked for, since finding one takes as long as counting.
+        self._kept: dict[tuple[str, str, int], Histogram] = {}
 
     def note(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request. `route`: its template."""
-        self._seconds.labels(method, route, status).observe(seconds)
+        key = method, route, status
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = self._seconds.labels(*key)
+        kept.observe(seconds)
 
     def exposition(self) -> bytes:
         """Return them in Prometheus's format."""

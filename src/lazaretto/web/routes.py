@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -35,16 +36,21 @@ _ENTITY_TAG: Final = re.compile(r'"([\x21\x23-\x7e]{1,200})"')
 MOST_BYTES: Final = 512 * 1024 * 1024
 #: Bytes of a command, and of what is only tried.
 MOST_OF_A_COMMAND: Final = 1024 * 1024
+#: Bytes of parameters that are kept in case that they come again.
+_USUAL: Final = 200
 #: Bytes a second in which a body must come, and seconds that it may take beside.
 _SLOWEST: Final = 16 * 1024
 _PATIENCE: Final = 20.0
 
 
-class Query(msgspec.Struct, kw_only=True):
-    """The parameters of a request's query. Subclasses name them; an unknown one is refused."""
+class Query(msgspec.Struct, kw_only=True, frozen=True):
+    """The parameters of a request's query, which requests can share. Subclasses name them.
+
+    An unknown one is refused.
+    """
 
 
-class OfQueue(Query, kw_only=True):
+class OfQueue(Query, kw_only=True, frozen=True):
     """The parameters of a request about one queue. `queue`: its path."""
 
     queue: str
@@ -219,11 +225,15 @@ def route(
     return add
 
 
-def query_of(kind: type[Query], request: Request) -> Query:
-    """Return the parameters of a request. Raises InvalidOption."""
+def query_of(kind: type[Query], given: bytes) -> Query:
+    """Return the parameters that a request gives behind its path. Raises InvalidOption."""
+    return _usual_query(kind, given) if len(given) <= _USUAL else _read_query(kind, given)
+
+
+def _read_query(kind: type[Query], text: bytes) -> Query:
     known = kind.__struct_fields__
     given: dict[str, Any] = {}
-    for name, value in request.query_params.multi_items():
+    for name, value in QueryParams(text).multi_items():
         if name not in known:
             raise InvalidOption(f"unknown parameter {name!r}{suggestion(name, known)}")
         if name in given:
@@ -238,6 +248,10 @@ def query_of(kind: type[Query], request: Request) -> Query:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"parameters: {_told(error)}") from None
+
+
+#: Programs ask for the same again and again.
+_usual_query = functools.lru_cache(1024)(_read_query)
 
 
 @functools.cache
@@ -296,8 +310,8 @@ async def answer_of(route: Route, call: Call) -> Response | Any:
         except msgspec.ValidationError as error:
             raise InvalidOption(f"{name}: {_told(error)}") from None
     if route.query is not None:
-        given["query"] = query_of(route.query, request)
-    elif request.query_params:
+        given["query"] = query_of(route.query, request.scope["query_string"])
+    elif request.scope["query_string"] and request.query_params:
         raise InvalidOption(f"unknown parameter {next(iter(request.query_params))!r}; there are none")
     if route.asks_itself:
         call.identity.require_anywhere(route.permission)

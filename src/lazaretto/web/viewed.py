@@ -8,18 +8,17 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, cast
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
 from lazaretto.commands import Command, PlanRepair
-from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Edit, EditKind
+from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.edits.named_fields import edit_names, filter_names
 from lazaretto.edits.redact import MASK, Redaction
 from lazaretto.engine.outcome.causes import Cause, Triage
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, meets
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
 from lazaretto.errors import LazarettoError
 from lazaretto.filters.rules import sql
@@ -27,20 +26,26 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.permissions import Permission
-from lazaretto.model.redaction import OWN_REASONS, RedactionRule, rules_for
+from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.access import Identity
 from lazaretto.web.redacted import (
-    found_in,
-    matches_text,
     shown,
-    shown_cause,
     shown_detail,
     shown_history,
     shown_letter,
-    shown_preview,
 )
 from lazaretto.web.refusals import NotPermitted
+from lazaretto.web.searched import (
+    HIDDEN_WHERE,
+    chosen,
+    lines_of,
+    meant,
+    refuse_edit,
+    refuse_filter,
+    seen_causes,
+    without_search,
+)
 
 #: What tells nothing of what messages hold, or hands them to programs that receive.
 PLAIN: Final = frozenset({
@@ -52,14 +57,10 @@ STANDING: Final = frozenset({
     "audit", "breaker", "events", "held_sessions", "queue", "queues", "repairs", "session", "status",
     "subscription", "subscriptions",
 })  # fmt: skip
-#: Why a condition is refused.
-_HIDDEN_WHERE: Final = "expected a condition without redacted fields: it could tell what they are"
 #: Seconds for which rules are not read again within one answer, such as a stream of events.
 _FRESH: Final = 0.5
 #: Letters that are read at once with their messages.
 _LETTERS: Final = 100
-#: Lines of a difference.
-_LINES: Final = 20
 
 
 def seen_by(broker: AsyncBroker, who: Identity) -> AsyncBroker:
@@ -143,9 +144,9 @@ class ViewedBroker:
         redaction = Redaction() if path is None else await self._rules.at(path)
         if redaction:
             if isinstance(command, PlanRepair):
-                _check_filter(command.filter, redaction)
+                refuse_filter(command.filter, redaction)
                 if command.edit is not None:
-                    _check_edit(command.edit, redaction)
+                    refuse_edit(command.edit, redaction)
             for _, to in command.needs():
                 if to is not None and not set(redaction.targets) <= set(self._rules.of(to).targets):
                     raise NotPermitted(
@@ -159,11 +160,11 @@ class ViewedBroker:
         """Raise NotPermitted if a condition names what may not be read."""
         redaction = await self._rules.at(path)
         if which.where is not None and filter_names(redaction, which.where):
-            raise NotPermitted(_HIDDEN_WHERE)
+            raise NotPermitted(HIDDEN_WHERE)
 
     async def check_edit(self, path: str, edit: str) -> None:
         """Raise NotPermitted if an edit names what may not be read."""
-        _check_edit(edit, await self._rules.at(path))
+        refuse_edit(edit, await self._rules.at(path))
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -199,10 +200,10 @@ class ViewedBroker:
                 for letter in plain:
                     yield shown_letter(letter, redaction)
             return
-        async for some in _parts(self._broker.dead_letters(path, _without_search(given), **how), _LETTERS):
+        async for some in _parts(self._broker.dead_letters(path, without_search(given), **how), _LETTERS):
             redaction = await self._rules.at(path)
             workers = await self._workers(path, [one.sequence_number for one in some], given)
-            for seen in await asyncio.to_thread(_meant, some, given, redaction, workers):
+            for seen in await asyncio.to_thread(meant, some, given, redaction, workers):
                 yield seen if messages else dataclasses.replace(seen, message=None)
 
     async def dead_letter_page(
@@ -218,7 +219,7 @@ class ViewedBroker:
             return await self._broker.dead_letter_page(path, which, budget=budget, **how)
         given = which or DeadLetterFilter()
         await self.check_filter(path, given)
-        rest, end = _without_search(given), time.monotonic() + budget
+        rest, end = without_search(given), time.monotonic() + budget
         first: DeadLetterPage | None = None
         while True:
             page = await self._broker.dead_letter_page(path, rest, budget=budget, **how)
@@ -237,7 +238,7 @@ class ViewedBroker:
             some = page.letters[start : start + _LETTERS]
             letters = await self._letters(path, [one.sequence_number for one in some])
             workers = await self._workers(path, letters, which)
-            found += await asyncio.to_thread(_chosen, some, letters, which, redaction, workers)
+            found += await asyncio.to_thread(chosen, some, letters, which, redaction, workers)
         return found
 
     async def _letters(self, path: str, numbers: Iterable[int]) -> dict[int, DeadLetter]:
@@ -270,7 +271,7 @@ class ViewedBroker:
             if redaction.takes_values and not redaction.hides_errors:
                 numbers = [one.example for one in some if one.example is not None]
                 letters = await self._letters(path, numbers)
-            seen += await asyncio.to_thread(_seen_causes, some, letters, redaction, bodies)
+            seen += await asyncio.to_thread(seen_causes, some, letters, redaction, bodies)
         return seen
 
     async def explain(self, path: str, which: DeadLetterFilter | None = None) -> None:
@@ -333,7 +334,7 @@ class ViewedRepair:
             return ()
         try:
             letter = await self._broker.dead_letter(path, number)
-            return await asyncio.to_thread(_lines_of, letter, edit, redaction)
+            return await asyncio.to_thread(lines_of, letter, edit, redaction)
         except LazarettoError:
             # It was resolved a moment ago.
             return ()
@@ -380,93 +381,3 @@ async def _parts(letters: AsyncIterator[DeadLetter], most: int) -> AsyncIterator
             part = []
     if part:
         yield part
-
-
-def _meant(
-    letters: Sequence[DeadLetter], which: DeadLetterFilter, redaction: Redaction, workers: Mapping[int, str]
-) -> list[DeadLetter]:
-    """Return those letters that a search means, as they may be seen."""
-    return [
-        one
-        for one in (shown_letter(letter, redaction) for letter in letters)
-        if _is_meant(one, which, workers)
-    ]
-
-
-def _chosen(
-    previews: Sequence[DeadLetterPreview],
-    letters: Mapping[int, DeadLetter],
-    which: DeadLetterFilter,
-    redaction: Redaction,
-    workers: Mapping[int, str],
-) -> list[DeadLetterPreview]:
-    """Return those previews that a search means, as they may be seen."""
-    searched, found = (which.text, which.where, which.reason) != (None, None, None), []
-    for one in previews:
-        letter = letters.get(one.sequence_number)
-        if searched and (letter is None or not _is_meant(shown_letter(letter, redaction), which, workers)):
-            continue
-        found.append(shown_preview(one, letter, redaction))
-    return found
-
-
-def _seen_causes(
-    causes: Sequence[Cause], letters: Mapping[int, DeadLetter], redaction: Redaction, bodies: bool
-) -> list[Cause]:
-    """Return causes as they may be seen. `letters`: their examples."""
-    seen = []
-    for one in causes:
-        letter = None if one.example is None else letters.get(one.example)
-        found = None if letter is None else found_in(letter, redaction)
-        seen.append(shown_cause(one, found, redaction, bodies=bodies))
-    return seen
-
-
-def _lines_of(letter: DeadLetter, edit: Edit, redaction: Redaction) -> tuple[str, ...]:
-    """Return what an edit changes in a letter. Raises LazarettoError."""
-    changed = None if letter.message is None else edit.apply(letter.message)
-    if letter.message is None or not isinstance(changed, Changed):
-        return ()
-    return tuple(differences(letter.message, redaction.made(changed.message), _LINES))
-
-
-def _check_filter(parts: Mapping[str, Any], redaction: Redaction) -> None:
-    """Raise NotPermitted for a filter whose choice could tell what may not be read."""
-    where, reason = parts.get("where"), parts.get("reason")
-    if parts.get("text") is not None and redaction:
-        raise NotPermitted("expected a filter without text: it would search what is redacted, too")
-    if reason is not None and redaction.reason(str(reason), None) != reason:
-        raise NotPermitted(
-            "expected a filter with a reason of the system, or none: others can hold what is redacted"
-        )
-    if where is not None:
-        sql().compile_filter(str(where))
-        if filter_names(redaction, str(where)):
-            raise NotPermitted(_HIDDEN_WHERE)
-
-
-def _check_edit(edit: str, redaction: Redaction) -> None:
-    """Raise NotPermitted for an edit that names what may not be read, or writes a whole body."""
-    Edit.parse(edit)
-    if edit_names(redaction, edit):
-        raise NotPermitted(
-            "expected an edit that neither names redacted fields nor replaces what holds them: it could tell "
-            "what they are, or lose them; change other fields with an action as SET body.name = … or a merge "
-            "patch"
-        )
-
-
-def _without_search(which: DeadLetterFilter) -> DeadLetterFilter:
-    """Return a filter without what looks into messages and texts."""
-    reason = which.reason if which.reason in OWN_REASONS else None
-    return dataclasses.replace(which, text=None, where=None, reason=reason)
-
-
-def _is_meant(letter: DeadLetter, which: DeadLetterFilter, workers: Mapping[int, str]) -> bool:
-    """Return whether what may be seen of a letter is what a filter looks for."""
-    if which.reason is not None and letter.reason != which.reason:
-        return False
-    if which.text is not None and not matches_text(letter, which.text):
-        return False
-    worker = workers.get(letter.sequence_number)
-    return which.where is None or (letter.message is not None and meets(which.where, letter.message, worker))

@@ -9,7 +9,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, OfQueue, route
 
 
-class CausesQuery(OfQueue, kw_only=True):
+class CausesQuery(OfQueue, kw_only=True, frozen=True):
     """`over`: also causes without pending letters. `explain`: seconds to look for what messages share."""
 
     since: datetime | None = None
@@ -17,7 +17,7 @@ class CausesQuery(OfQueue, kw_only=True):
     explain: float = 0.0
 
 
-class CauseQuery(OfQueue, kw_only=True):
+class CauseQuery(OfQueue, kw_only=True, frozen=True):
     since: datetime | None = None
 
 

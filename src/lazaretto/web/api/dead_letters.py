@@ -25,7 +25,7 @@ from lazaretto.web.viewed import check_filter
 _LINES = 100
 
 
-class FilterQuery(OfQueue, kw_only=True):
+class FilterQuery(OfQueue, kw_only=True, frozen=True):
     """Which dead letters: those that match every part. `numbers`: sequence numbers, with commas between."""
 
     reason: str | None = None
@@ -39,7 +39,7 @@ class FilterQuery(OfQueue, kw_only=True):
     where: str | None = None
 
 
-class PageQuery(FilterQuery, kw_only=True):
+class PageQuery(FilterQuery, kw_only=True, frozen=True):
     """`cursor`: the `next` or `previous` of another page."""
 
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
@@ -47,7 +47,7 @@ class PageQuery(FilterQuery, kw_only=True):
     order: str = "-number"
 
 
-class ExportQuery(FilterQuery, kw_only=True):
+class ExportQuery(FilterQuery, kw_only=True, frozen=True):
     format: Literal["jsonl", "csv"] = "jsonl"
     messages: bool = True
 

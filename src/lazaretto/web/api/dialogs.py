@@ -12,7 +12,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, Query, route
 
 
-class ConversationsQuery(Query):
+class ConversationsQuery(Query, frozen=True):
     """`held`: only conversations that a poison message holds. `after`: `next` of the page before."""
 
     queue: str | None = None

@@ -29,17 +29,17 @@ from lazaretto.web.routes import MOST_OF_A_COMMAND, Call, Query, route
 Options = dict[str, Any]
 
 
-class QueuesQuery(Query):
+class QueuesQuery(Query, frozen=True):
     limit: Annotated[int, Meta(ge=1, le=1000)] = 50
     after: str | None = None
     name_contains: str | None = None
 
 
-class OfTopic(Query, kw_only=True):
+class OfTopic(Query, kw_only=True, frozen=True):
     topic: str
 
 
-class OfSubscription(OfTopic, kw_only=True):
+class OfSubscription(OfTopic, kw_only=True, frozen=True):
     subscription: str
 
 

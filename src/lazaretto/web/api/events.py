@@ -21,7 +21,7 @@ _SILENCE = 15.0
 _RETRY = 3000
 
 
-class EventsQuery(Query):
+class EventsQuery(Query, frozen=True):
     """`after`: the position of the last event that is known. `wait`: seconds to wait for the first."""
 
     after: Annotated[int, Meta(ge=0)] = 0
@@ -31,7 +31,7 @@ class EventsQuery(Query):
     wait: Annotated[float, Meta(ge=0, le=60)] = 0.0
 
 
-class StreamQuery(Query):
+class StreamQuery(Query, frozen=True):
     """`after`: the position of the last event that is known; the default: what happens from now on."""
 
     after: Annotated[int, Meta(ge=0)] | None = None

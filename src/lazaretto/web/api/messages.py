@@ -27,7 +27,7 @@ _LONGEST_WAIT = 60.0
 Count = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class PeekQuery(OfQueue, kw_only=True):
+class PeekQuery(OfQueue, kw_only=True, frozen=True):
     """`start`: the lowest sequence number. `session_id`: only messages of a session."""
 
     session_id: str | None = None
@@ -36,7 +36,7 @@ class PeekQuery(OfQueue, kw_only=True):
     limit: Count = 50
 
 
-class ReceiveQuery(OfQueue, kw_only=True):
+class ReceiveQuery(OfQueue, kw_only=True, frozen=True):
     """`wait`: seconds to wait for the first message."""
 
     subqueue: str | None = None
@@ -45,7 +45,7 @@ class ReceiveQuery(OfQueue, kw_only=True):
     mode: Mode = "peek_lock"
 
 
-class SettleQuery(OfQueue, kw_only=True):
+class SettleQuery(OfQueue, kw_only=True, frozen=True):
     subqueue: str | None = None
 
 

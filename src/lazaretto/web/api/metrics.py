@@ -14,7 +14,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.web.routes import Call, Query, route
 
 
-class MetricsQuery(Query):
+class MetricsQuery(Query, frozen=True):
     """`name_contains`: a text in the path of the queues that are told by name. `limit`: how many at most."""
 
     name_contains: str | None = None

@@ -10,7 +10,7 @@ from lazaretto.model.redaction import RedactionRule
 from lazaretto.web.routes import Call, Query, route
 
 
-class OfPerson(Query):
+class OfPerson(Query, frozen=True):
     person: str | None = None
 
 

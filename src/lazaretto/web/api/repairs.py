@@ -13,19 +13,19 @@ from lazaretto.web.routes import Call, Query, route
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class RepairsQuery(Query):
+class RepairsQuery(Query, frozen=True):
     queue: str | None = None
     limit: Limit = 100
 
 
-class LettersQuery(Query):
+class LettersQuery(Query, frozen=True):
     """`skipped`: only those that were not sent back."""
 
     skipped: bool = False
     limit: Limit = 100
 
 
-class PreviewQuery(Query):
+class PreviewQuery(Query, frozen=True):
     """`limit`: how many letters are looked at, spread over the set."""
 
     limit: Limit = 1000

@@ -19,12 +19,12 @@ from lazaretto.web.routes import Call, OfQueue, Query, route
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 
-class OverviewQuery(Query):
+class OverviewQuery(Query, frozen=True):
     limit: Limit = 50
     name_contains: str | None = None
 
 
-class AuditQuery(Query):
+class AuditQuery(Query, frozen=True):
     queue: str | None = None
     limit: Limit = 100
     actor: str | None = None
@@ -46,11 +46,11 @@ class Entry(Struct):
     opposite: dict[str, Any] | None
 
 
-class SessionQuery(OfQueue):
+class SessionQuery(OfQueue, frozen=True):
     session: str
 
 
-class RatesQuery(Query, kw_only=True):
+class RatesQuery(Query, kw_only=True, frozen=True):
     """`queue`: its path; none: all queues together."""
 
     queue: str | None = None
@@ -58,7 +58,7 @@ class RatesQuery(Query, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=1440)] = 60
 
 
-class HeldQuery(OfQueue):
+class HeldQuery(OfQueue, frozen=True):
     limit: Limit = 100
 
 

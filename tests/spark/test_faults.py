@@ -72,8 +72,11 @@ class Job:
     def run(self) -> int:
         """Run it to its end; return how it ended. Once more where Spark did not wait for its Python."""
         for _ in range(4):
-            running = self.start()
-            _, errors = running.communicate(timeout=900)
+            with self.start() as running:
+                try:
+                    _, errors = running.communicate(timeout=900)
+                finally:
+                    running.kill()
             self.output = errors.decode("utf-8", "replace")
             if running.returncode == 0 or IMPATIENT not in self.output:
                 break

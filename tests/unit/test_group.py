@@ -12,14 +12,7 @@ import pytest
 from lazaretto.errors import BrokerClosed, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.runtime import group_commit
-from lazaretto.store.runtime.group_commit import (
-    LEAST_PATIENCE,
-    MOST_PATIENCE,
-    PATIENCE_PART,
-    GroupCommit,
-    Patience,
-    Ticket,
-)
+from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 
 #: Long enough for the slowest machine; a test that passes does not wait for it.
 _PATIENCE = 30
@@ -148,30 +141,6 @@ def test_those_who_come_during_a_commit_share_the_next() -> None:
     go.set()
     assert first.join() | others.join() == {n: 2 * n for n in range(21)}
     assert [len(numbers) for numbers in commits.groups] == [1, 20]
-
-
-def test_callers_that_come_back_are_waited_for_up_to_a_part_of_a_commit() -> None:
-    patience = Patience()
-    waits = []
-    for _ in range(20):
-        waits.append(patience.seconds(0.01))
-        patience.note(True)
-    assert waits[0] == LEAST_PATIENCE
-    assert waits == sorted(waits)
-    assert waits[-1] == 0.01 * PATIENCE_PART
-    assert patience.seconds(60.0) <= MOST_PATIENCE
-    assert patience.seconds(0.0) == LEAST_PATIENCE
-
-
-def test_callers_that_stay_away_are_soon_not_waited_for() -> None:
-    patience = Patience()
-    for _ in range(20):
-        patience.seconds(0.01)
-        patience.note(True)
-    for _ in range(5):
-        patience.seconds(0.01)
-        patience.note(False)
-    assert patience.seconds(0.01) == LEAST_PATIENCE
 
 
 def test_a_group_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

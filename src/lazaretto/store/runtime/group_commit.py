@@ -30,11 +30,9 @@ from lazaretto.store.runtime.measures import active
 
 #: The most operations of one commit: bounds how long the first waits for the last.
 _MOST = 1024
-#: The least and the most that a writer waits for callers to come back, in seconds, and the most as a part of
-#: what the last commit took.
-LEAST_PATIENCE = 0.0002
-MOST_PATIENCE = 0.01
-PATIENCE_PART = 0.3
+#: How long a writer waits for the callers of the last commit to come back, in seconds: little more
+#: than a commit takes. Without it they arrive one by one and half of them miss each commit.
+_GATHER = 0.0002
 #: How long a sleeper sleeps before it looks up by itself, in seconds.
 _LOOK_UP = 0.05
 
@@ -66,28 +64,6 @@ class Ticket:
         return not self.taken
 
 
-class Patience:
-    """How long a writer waits for the callers of the last commit to come back.
-
-    Without it they arrive one by one, and half of them miss each commit. Where a commit takes long, so does
-    their way back, and one more commit costs more than the wait. Callers that have something else to do first
-    are soon not waited for any longer.
-    """
-
-    def __init__(self) -> None:
-        self._seconds = LEAST_PATIENCE
-
-    def seconds(self, took: float) -> float:
-        """Return how long to wait now. `took`: how long the last commit took."""
-        most = max(LEAST_PATIENCE, min(took * PATIENCE_PART, MOST_PATIENCE))
-        self._seconds = min(max(self._seconds, LEAST_PATIENCE), most)
-        return self._seconds
-
-    def note(self, came: bool) -> None:
-        """Record whether all came in this time."""
-        self._seconds *= 2 if came else 0.5
-
-
 class GroupCommit:
     """Brings the operations of many threads to `commit`, in groups, one group at a time.
 
@@ -106,9 +82,6 @@ class GroupCommit:
         self._gate.acquire()
         self._expected = 0
         self._callers = 0
-        #: How long the last commit took, in seconds.
-        self._took = 0.0
-        self._patience = Patience()
         self._holder: int | None = None
         self._server: threading.Thread | None = None
         self._submitted = threading.Lock()
@@ -284,13 +257,14 @@ class GroupCommit:
 
     def _measured(self, group: list[Ticket]) -> None:
         """Commit a group, and note how long that took if somebody asks."""
+        measures = active()
+        if measures is None:
+            self._commit(group)
+            return
         began = time.perf_counter()
         self._commit(group)
-        self._took = time.perf_counter() - began
-        measures = active()
-        if measures is not None:
-            measures.commits.note((), [self._took])
-            measures.operations.note((), [len(group)])
+        measures.commits.note((), [time.perf_counter() - began])
+        measures.operations.note((), [len(group)])
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""
@@ -299,8 +273,7 @@ class GroupCommit:
         self._expected = expected
         try:
             if self.waiting < expected:
-                came = self._gate.acquire(timeout=self._patience.seconds(self._took))
-                self._patience.note(came)
+                self._gate.acquire(timeout=_GATHER)
         finally:
             self._expected = 0
 

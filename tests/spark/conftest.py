@@ -23,7 +23,8 @@ def spark() -> Iterator[Any]:
 
     # On a busy machine, Python takes longer to start than Spark waits for it.
     patience = {"spark.python.authenticate.socketTimeout": "300s"}
-    session = spark_session({"spark.driver.memory": "768m", **patience})
+    # Hundreds of queries share this Java, whose heap keeps something of each.
+    session = spark_session({"spark.driver.memory": "1536m", **patience})
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

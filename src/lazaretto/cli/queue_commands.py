@@ -265,7 +265,9 @@ def rates(
         int, typer.Option("--limit", metavar="N", parser=number(1), help="How many minutes or hours.")
     ] = 60,
 ) -> None:
-    """Show what happened to the messages of a queue, or of all queues, by minute or hour.
+    """Show what happened to messages, by minute or hour.
+
+    Of one queue, or of all together.
 
     The last one is not over yet. What other processes did in the last second or two may be missing.
     """

@@ -30,6 +30,7 @@ from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.queue_locks import SLOT, lock_of
 from lazaretto.store.postgres.readers import Readers
+from lazaretto.store.postgres.restraint import Restraint
 from lazaretto.store.postgres.schema import CLAIMED_RANGES, RANGE_LOCKS, check_name, prepare, shown_place
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.tables import PgTables
@@ -411,12 +412,20 @@ class PostgresStore(SqlStore):
         query = self.dialect.text("select_now")
         listener = Listener(self._conninfo, self.schema, query, self._server_clock, self._bell)
         seen, looked_at = 0, 0.0
+        restraint = Restraint()
+
+        def listen() -> int:
+            with translating(self._where):
+                waiting = bool(self.notifier.waiting)
+                return listener.listen(self._connection.pid, self._version, waiting=waiting)
 
         def read() -> tuple[int, int]:
             nonlocal seen, looked_at
-            with translating(self._where):
-                waiting = bool(self.notifier.waiting)
-                heard = listener.listen(self._connection.pid, self._version, waiting=waiting) + self._others
+            heard = listen()
+            if pause := restraint.before_looking(heard, self._version):
+                time.sleep(pause)
+                heard = restraint.heard = listen()
+            heard += self._others
             now = time.monotonic()
             if now >= looked_at + _LOOK_EVERY or self._comes_due:
                 self._comes_due = False

@@ -44,12 +44,11 @@ from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, wh
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
-from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
-from lazaretto.steps import Do, Look, Steps, Wait, run_steps
+from lazaretto.steps import Do, Look, Steps, outcome_of, place_of, return_or_raise, run_steps, waiting_for
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.tools.closing import Closing
 from lazaretto.traces import active
 
@@ -57,8 +56,6 @@ T = TypeVar("T")
 
 Mode = Literal["peek_lock", "receive_and_delete"]
 
-#: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
-_ASK_AGAIN = 60.0
 #: Characters of the name under which a session's lock can be used.
 LONGEST_NAME: Final = 256
 
@@ -71,52 +68,6 @@ class NextSession(enum.Enum):
 
 #: As `session=` of a receiver: the next session that is free and has something to receive.
 NEXT_SESSION: Final = NextSession.NEXT_SESSION
-
-
-def place_of_path(store: Store, path: EntityPath) -> int | None:
-    """Return a key within a subqueue, to wait for it; None if the queue does not exist."""
-    return store.read(lambda tx: _place_of(tx, path))
-
-
-def _place_of(tx: Transaction, path: EntityPath) -> int | None:
-    queue = tx.queues.by_path(path.key)
-    return None if queue is None else lower_bound(queue.queue_id, path.subqueue) + 1
-
-
-def waiting_for(
-    store: Store,
-    place: int,
-    attempt: Callable[[], Steps[T | None]],
-    end: float | None,
-    check: Callable[[], None],
-    alike: str | None,
-) -> Steps[T | None]:
-    """Return the steps of `attempt`, repeated whenever the subqueue may have changed, until `end`.
-
-    `end`: on the monotonic clock, or None. `check` raises if nobody waits any more. `alike`: callers that
-    wait with the same word would find the same, so only one of them is woken.
-    """
-    woken = False
-    while True:
-        try:
-            if woken:
-                check()
-            seen = store.changes(place)
-            found = yield from attempt()
-        except BaseException:
-            if woken:
-                store.pass_on(place, alike)
-            raise
-        if found:
-            if woken:
-                store.pass_on(place, alike)
-            return found
-        left = _ASK_AGAIN if end is None else end - time.monotonic()
-        woken = left > 0 and (yield Wait(place, seen, min(left, _ASK_AGAIN), alike))
-        if not woken:
-            if end is not None and left <= _ASK_AGAIN:
-                return None
-            check()
 
 
 class Receiver(MessageVerbs, Closing):
@@ -233,7 +184,7 @@ class Receiver(MessageVerbs, Closing):
     def _waiting(self, attempt: Callable[[], Steps[T | None]], end: float | None) -> Steps[T | None]:
         """Return the steps of an attempt, repeated whenever there may be news, until `end`."""
         if self._place is None:
-            self._place = yield Look(lambda tx: _place_of(tx, self._path))
+            self._place = yield Look(lambda tx: place_of(tx, self._path))
         # Any message, or any session, is what others may wait for; one session is not.
         alike = None if self._lock is not None or isinstance(self._wanted, str) else str(self._wanted is None)
         place = self._place or 1
@@ -461,11 +412,6 @@ class Receiver(MessageVerbs, Closing):
             raise BrokerClosed("this receiver is closed")
 
 
-def outcome_of(step: Do) -> Steps[Any]:
-    """Run an operation whose answer may be an error."""
-    return return_or_raise((yield step))
-
-
 def _release_all(found: object) -> Operation[Any] | None:
     """Return what gives back messages that were received for nobody."""
     return (
@@ -473,10 +419,3 @@ def _release_all(found: object) -> Operation[Any] | None:
         if isinstance(found, list) and found
         else None
     )
-
-
-def return_or_raise(found: T | Exception) -> T:
-    """Return an operation's result, or raise it if it is an error."""
-    if isinstance(found, Exception):
-        raise found
-    return found

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 T = TypeVar("T")
+
+#: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
+_ASK_AGAIN = 60.0
 
 
 class Do(msgspec.Struct, frozen=True, gc=False):
@@ -58,3 +64,57 @@ def _look_or_wait(store: Store, step: Look | Wait) -> Any:
     if isinstance(step, Look):
         return store.read(step.query)
     return store.wait(*step)
+
+
+def outcome_of(step: Do) -> Steps[Any]:
+    """Run an operation whose answer may be an error."""
+    return return_or_raise((yield step))
+
+
+def return_or_raise(found: T | Exception) -> T:
+    """Return an operation's result, or raise it if it is an error."""
+    if isinstance(found, Exception):
+        raise found
+    return found
+
+
+def place_of(tx: Transaction, path: EntityPath) -> int | None:
+    """Return a key within a subqueue, to wait for it; None if the queue does not exist."""
+    queue = tx.queues.by_path(path.key)
+    return None if queue is None else lower_bound(queue.queue_id, path.subqueue) + 1
+
+
+def waiting_for(
+    store: Store,
+    place: int,
+    attempt: Callable[[], Steps[T | None]],
+    end: float | None,
+    check: Callable[[], None],
+    alike: str | None,
+) -> Steps[T | None]:
+    """Return the steps of `attempt`, repeated whenever the subqueue may have changed, until `end`.
+
+    `end`: on the monotonic clock, or None. `check` raises if nobody waits any more. `alike`: callers that
+    wait with the same word would find the same, so only one of them is woken.
+    """
+    woken = False
+    while True:
+        try:
+            if woken:
+                check()
+            seen = store.changes(place)
+            found = yield from attempt()
+        except BaseException:
+            if woken:
+                store.pass_on(place, alike)
+            raise
+        if found:
+            if woken:
+                store.pass_on(place, alike)
+            return found
+        left = _ASK_AGAIN if end is None else end - time.monotonic()
+        woken = left > 0 and (yield Wait(place, seen, min(left, _ASK_AGAIN), alike))
+        if not woken:
+            if end is not None and left <= _ASK_AGAIN:
+                return None
+            check()

@@ -40,9 +40,8 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock
-from lazaretto.receiver import outcome_of, waiting_for
 from lazaretto.settling import SettleVerbs
-from lazaretto.steps import Do, Steps, run_steps
+from lazaretto.steps import Do, Steps, outcome_of, run_steps, waiting_for
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.traces import active
 from lazaretto.transaction import BrokerTransaction

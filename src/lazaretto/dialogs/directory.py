@@ -9,7 +9,7 @@ from typing import NamedTuple
 from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityPath
-from lazaretto.receiver import place_of_path
+from lazaretto.steps import place_of
 from lazaretto.store.contract.store_contract import Store
 
 #: How old definitions may be that are checked against, in seconds.
@@ -81,7 +81,7 @@ class Directory:
         """Return the key by which to wait for what comes to a queue."""
         found = self._places.get(path.key)
         if found is None:
-            found = place_of_path(self._store, path)
+            found = self._store.read(lambda tx: place_of(tx, path))
             if found is None:
                 return 1
             self._places[path.key] = found

@@ -77,7 +77,14 @@ def serving(path: Path) -> Iterator[Server]:
 
 
 class Connection:
-    """One connection that is kept: the least that a client can do."""
+    """One connection that is kept: the least that a client can do.
+
+    `tag`: the entity tag of the last answer. `fresh`: whether that had a body, and not only the news that
+    nothing changed.
+    """
+
+    tag = ""
+    fresh = True
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -86,18 +93,28 @@ class Connection:
         self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         return self
 
-    async def ask(self, method: str, path: str, body: bytes = b"", accept: str = "*/*") -> bytes:
-        """Return the body of an answer. Raises RuntimeError for an error."""
+    async def ask(
+        self, method: str, path: str, body: bytes = b"", accept: str = "*/*", known: str = ""
+    ) -> bytes:
+        """Return the body of an answer. Raises RuntimeError for an error. `known`: a tag that one has."""
         head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n"
+        head += f"If-None-Match: {known}\r\n" if known else ""
         self._writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         told = await self._reader.readuntil(b"\r\n\r\n")
-        size, chunked = 0, False
-        for line in told.lower().split(b"\r\n"):
-            if line.startswith(b"content-length:"):
-                size = int(line.partition(b":")[2])
-            chunked = chunked or line == b"transfer-encoding: chunked"
+        size, chunked, status = 0, False, int(told.split(b" ", 2)[1])
+        self.tag = ""
+        for line in told.split(b"\r\n"):
+            name, _, value = line.partition(b": ")
+            match name.lower():
+                case b"content-length":
+                    size = int(value)
+                case b"transfer-encoding":
+                    chunked = value == b"chunked"
+                case b"etag":
+                    self.tag = value.decode()
         content = await self._chunks() if chunked else await self._reader.readexactly(size)
-        if int(told.split(b" ", 2)[1]) >= 300:
+        self.fresh = status != 304
+        if status >= 300 and self.fresh:
             raise RuntimeError(f"{path}: {told[:40]!r} {content[:200]!r}")
         return content
 
@@ -148,6 +165,23 @@ async def ask_for_pages(server: Server, times: int) -> None:
             content = await connection.ask("GET", path, accept=accept)
             taken.append(time.perf_counter() - began)
         show(f"{name} ({len(content) / 1024:.0f} KiB)", taken[1:])
+
+
+async def ask_again(server: Server, times: int) -> None:
+    """Ask for each page again and again with the tag that it had, while nothing changes."""
+    connection = await Connection(server.port).open()
+    for name, path in PAGES.items():
+        if path.startswith(("/api", "/metrics")):
+            continue
+        await connection.ask("GET", path, accept="text/html")
+        taken: list[float] = []
+        for _ in range(times):
+            began = time.perf_counter()
+            await connection.ask("GET", path, accept="text/html", known=connection.tag)
+            # Once a minute it is drawn anew.
+            if not connection.fresh:
+                taken.append(time.perf_counter() - began)
+        show(f"{name}, nothing changed", taken)
 
 
 async def export(server: Server) -> None:
@@ -292,6 +326,8 @@ def measure(given: argparse.Namespace, folder: Path) -> None:
         path = folder / "status.db"
         if not path.exists():
             fill(path, given.letters, given.queues)
+        with serving(path) as server:
+            asyncio.run(ask_again(server, 200))
         worker = multiprocessing.get_context("spawn").Process(target=work, args=(str(path), 1_000))
         worker.start()
         try:

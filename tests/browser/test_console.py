@@ -13,6 +13,7 @@ import lazaretto
 from browser.conftest import EVIL
 from lazaretto import Message
 from lazaretto.commands import CreateLink
+from lazaretto.web import unchanged
 from lazaretto.web.console.site import SCREENS
 
 OpenPage = Callable[..., Page]
@@ -401,6 +402,43 @@ def test_a_page_follows_the_store(open_page: OpenPage, store: Path) -> None:
         with broker.receiver("orders") as receiver:
             receiver.dead_letter(receiver.receive(10), reason="Live")
     expect(page.locator("h1")).not_to_have_text(before, timeout=8000)
+
+
+def test_ages_go_on_on_a_page_that_is_not_drawn_again(
+    open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unchanged, "_minute", lambda: 0)
+    page, answers = open_page(), list[int]()
+    page.clock.install()
+    page.goto("/queue?queue=ledger")
+    halted = page.locator(".halted time")
+    page.on("response", lambda answer: answers.append(answer.status) if "ledger" in answer.url else None)
+    page.clock.fast_forward("03:00:00")
+    expect(halted).to_have_text("3 h ago")
+    page.keyboard.press("u")
+    expect(halted).to_contain_text("UTC")
+    page.clock.fast_forward("02:00:00")
+    page.clock.run_for(1000)
+    page.keyboard.press("u")
+    page.keyboard.press("u")
+    expect(halted).to_have_text("5 h ago")
+    assert answers
+    assert set(answers) == {304}
+
+
+def test_a_page_says_when_its_server_is_gone(chromium: Browser, address: str) -> None:
+    with chromium.new_context(base_url=address) as context:
+        page = context.new_page()
+        page.clock.install()
+        page.goto("/queues")
+        expect(page.locator("#live")).to_have_attribute("data-state", "live")
+        page.route("**/*", lambda route: route.abort())
+        page.clock.fast_forward(11_000)
+        expect(page.locator("#live")).to_have_attribute("data-state", "lost")
+        expect(page.locator("#live-word")).to_contain_text("; as of ")
+        page.unroute("**/*")
+        page.clock.fast_forward(11_000)
+        expect(page.locator("#live")).to_have_attribute("data-state", "live")
 
 
 def test_an_action_asked_for_by_another_site_is_refused(open_page: OpenPage, address: str) -> None:

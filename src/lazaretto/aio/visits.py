@@ -56,6 +56,10 @@ class Visits:
         )
         return found
 
+    async def mark_of_commits(self) -> str | None:
+        """Return what stays the same while nobody commits; None if that cannot be told."""
+        return await self._driver.call(self._store.mark_of_commits)
+
     async def workers(self, path: str, numbers: Sequence[int]) -> dict[int, str]:
         """Return who made the latest attempt at each dead letter, by sequence number, where that is known."""
         parsed = EntityPath.parse(path)

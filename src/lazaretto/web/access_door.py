@@ -30,6 +30,7 @@ from lazaretto.web.access import Access, Identity
 from lazaretto.web.console.render import base_of
 from lazaretto.web.origin import SAFE, check_host, check_origin
 from lazaretto.web.refusals import NotAuthenticated, StaleForm
+from lazaretto.web.unchanged import tag_of
 
 if TYPE_CHECKING:
     from lazaretto.web.oidc import Provider
@@ -72,6 +73,10 @@ class AccessDoor:
                 check_origin(request.method, request.headers, from_browser=True)
                 raise StaleForm(found.csrf)
         return found
+
+    async def tag(self, request: Request, who: Identity) -> str | None:
+        """Return the entity tag of what is read next for somebody; None if nothing can be told."""
+        return tag_of(await self._visits.mark_of_commits(), who, request)
 
     async def open_session(self, request: Request, secret: str) -> Response | None:
         """Open a session for whoever has a token or a link's code, and end the one that the browser had.

@@ -35,6 +35,7 @@ from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
+from lazaretto.web.unchanged import is_known, not_modified
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -78,7 +79,9 @@ def web_app(
 
     async def describe(request: Request) -> Response:
         check_host(request.headers.get("host"), door.host_names)
-        return Response(json_of(document(PREFIX)), media_type="application/json")
+        base = base_of(request)
+        served = {"servers": [{"url": base}]} if base else {}
+        return Response(json_of(document(PREFIX) | served), media_type="application/json")
 
     async def tell_me(request: Request) -> Response:
         who = await door.admit(request)
@@ -152,13 +155,18 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
             # Some of what is only read asks for more than a server that changes nothing allows.
             call.identity = call.identity.that_may_change() if call.identity.read_only else call.identity
         call.broker = seen_by(call.broker, call.identity)
-        found = await answer_of(route, call)
-        response = found if isinstance(found, Response) else _as_json(found, route)
+        # Before anything else is read: an answer may be newer than its tag, never older.
+        tag = await door.tag(request, call.identity) if route.method == "GET" and not route.streams else None
+        if tag is not None and is_known(tag, request):
+            response = not_modified(tag)
+        else:
+            found = await answer_of(route, call)
+            response = found if isinstance(found, Response) else _as_json(found, route, tag)
     except LazarettoError as error:
         if isinstance(error, EntityNotFound) and not call.identity.may(Permission.SEE, None):
             # The error names entities that are there, for whoever may see them all.
             error = EntityNotFound()
-        response = problem_of(error)
+        response = problem_of(error, base_of(request))
     response.raw_headers.append((b"x-request-id", number.encode()))
     seconds = time.perf_counter() - began
     call.times.note(route.method, route.path, response.status_code, seconds)
@@ -176,23 +184,25 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
     return response
 
 
-def _as_json(found: object, route: Route) -> Response:
+def _as_json(found: object, route: Route, tag: str | None) -> Response:
     if found is None:
         return Response(status_code=204)
     version = getattr(found, "version", None)
-    headers = None if version is None else {"ETag": f'"{version}"'}
+    # That of an entity stands for its settings, for changes.
+    tag = tag if version is None else f'"{version}"'
+    headers = None if tag is None else {"ETag": tag}
     return Response(json_of(found), route.success, headers, "application/json")
 
 
 async def _told_of(request: Request, error: Exception) -> Response:
     if isinstance(error, LazarettoError):
-        return problem_of(error)
+        return problem_of(error, base_of(request))
     return await (_told_of_http if isinstance(error, HTTPException) else _told_of_fault)(request, error)
 
 
 async def _told(request: Request, error: Exception) -> Response:
     assert isinstance(error, LazarettoError)
-    return problem_of(error)
+    return problem_of(error, base_of(request))
 
 
 async def _told_of_http(request: Request, error: Exception) -> Response:
@@ -224,4 +234,4 @@ def _as_page_or_problem(request: Request, error: HttpError) -> Response:
     for_people = "text/html" in request.headers.get("accept", "")
     if for_people and not request.url.path.startswith(f"{base}{PREFIX}"):
         return page_of(error, request)
-    return problem_of(error)
+    return problem_of(error, base)

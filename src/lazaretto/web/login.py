@@ -52,7 +52,7 @@ def login_places(door: AccessDoor) -> list[Place]:
         try:
             return _secured(await (take if request.method == "POST" else show)(request))
         except LazarettoError as error:
-            return _secured(problem_of(error))
+            return _secured(problem_of(error, base_of(request)))
 
     async def logout(request: Request) -> Response:
         try:
@@ -60,7 +60,7 @@ def login_places(door: AccessDoor) -> list[Place]:
             await door.admit(request, csrf=form.get("csrf", [None])[0])
             return _secured(await door.close_session(request))
         except LazarettoError as error:
-            return _secured(problem_of(error))
+            return _secured(problem_of(error, base_of(request)))
 
     places = [Place("/login", login, methods=["GET", "POST"]), Place("/logout", logout, methods=["POST"])]
     return places if door.provider is None else [*places, *_provider_places(door, door.provider)]

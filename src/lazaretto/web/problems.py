@@ -92,12 +92,12 @@ _DETAILS: Final[Mapping[type[LazarettoError], tuple[str, ...]]] = {
 }
 
 
-def problem_of(error: LazarettoError) -> Response:
-    """Return the answer that tells of an error."""
+def problem_of(error: LazarettoError, base: str) -> Response:
+    """Return the answer that tells of an error. `base`: what comes before every path of the server."""
     code = told_code(error)
     status = STATUSES.get(code, 500)
     body: dict[str, Any] = {
-        "type": f"/problems/{code}",
+        "type": f"{base}/problems/{code}",
         "title": (type(error).__doc__ or code).partition("\n")[0].rstrip("."),
         "status": status,
         "detail": str(error),

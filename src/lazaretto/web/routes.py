@@ -176,6 +176,11 @@ class Route:
         return self.handler.__name__
 
     @property
+    def streams(self) -> bool:
+        """Whether the answer is no value, but something that the handler sends by itself."""
+        return self.answer is Response
+
+    @property
     def summary(self) -> str:
         """The first sentence of the handler's docstring."""
         return (self.handler.__doc__ or self.name).strip().partition("\n")[0]

@@ -70,6 +70,13 @@ class Store(Protocol):
         """Return the result of `query` on one consistent snapshot."""
         ...
 
+    def mark_of_commits(self) -> str | None:
+        """Return what stays the same while nobody commits; None if that cannot be told.
+
+        What is read after it was returned is at least as new.
+        """
+        ...
+
     def exclusive(self, *, pauses: bool = True) -> Exclusive:
         """Become the only writer, for the user's own SQL.
 

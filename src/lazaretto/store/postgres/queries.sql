@@ -673,6 +673,11 @@ SELECT what, count FROM (
 -- Differs because the file has PRAGMA data_version.
 SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM lazaretto_version
 
+-- name: select_snapshot
+-- Which commits are visible.
+-- Differs because the file has PRAGMA data_version.
+SELECT pg_current_snapshot()::text
+
 -- name: select_begun
 -- The same, and whether a claim locks messages by ranges.
 -- Differs because the file has PRAGMA data_version.

@@ -367,6 +367,21 @@ class PostgresStore(SqlStore):
                 self._readers.give_back(connection)
             return found
 
+    def _mark_of_commits(self) -> str | None:
+        if self._connection.distributed:
+            # What other servers commit becomes visible without a trace on this one.
+            return None
+        query = self.dialect.text("select_snapshot")
+
+        def look(connection: PgConnection) -> str:
+            ((snapshot,),) = connection.execute(query)
+            return str(snapshot)
+
+        with translating(self._where):
+            connection, snapshot = self._patience.begin(lambda: self._readers.borrow_with(look))
+            self._readers.give_back(connection)
+            return snapshot
+
     # -- the user's own SQL ---------------------------------------------------------------------
 
     def _open_exclusive(self, memory: Memory, *, pauses: bool) -> PgExclusive:

@@ -414,6 +414,14 @@ class SqlStore(ABC):
     def _read(self, query: Callable[[Transaction], T]) -> T:
         """Run a query on the store's current state and return its result."""
 
+    def mark_of_commits(self) -> str | None:
+        """Return what stays the same while nobody commits; None if that cannot be told."""
+        with self._unless_closed():
+            return self._mark_of_commits()
+
+    @abstractmethod
+    def _mark_of_commits(self) -> str | None: ...
+
     def exclusive(self, *, pauses: bool = True) -> Exclusive:
         self._refuse_fork()
         self._group.acquire()

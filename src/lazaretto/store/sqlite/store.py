@@ -20,6 +20,7 @@ from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable, IdleConnections
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sqlite.commit_marks import CommitMarks
 from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.news import News
@@ -88,6 +89,7 @@ class SqliteStore(SqlStore):
         self._synced: bool | None = True
         self._open_wake_file()
         self._readers: IdleConnections[sqlite3.Connection] = IdleConnections(self._closed)
+        self._marks = CommitMarks(lambda: self._connect(read_only=True), self._closed)
 
     def _open_wake_file(self) -> None:
         self._line: WritersLine | None = None
@@ -215,6 +217,11 @@ class SqliteStore(SqlStore):
             self._readers.keep(connection)
             return found
 
+    def _mark_of_commits(self) -> str:
+        self._file.refuse_gone()
+        with translating(self._where):
+            return self._marks.mark()
+
     # -- waiting --------------------------------------------------------------------------------
 
     def sleep(self, seconds: float) -> None:
@@ -340,7 +347,7 @@ class SqliteStore(SqlStore):
         }
 
     def _connections(self) -> Sequence[Closable]:
-        others: list[Closable] = [*self._readers.take_all(), self._log, self._file]
+        others: list[Closable] = [*self._readers.take_all(), self._marks, self._log, self._file]
         if self._wake_file is not None:
             others.append(self._wake_file)
         if self._file.gone:

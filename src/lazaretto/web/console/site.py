@@ -36,6 +36,7 @@ from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
 from lazaretto.web.routes import content_of
+from lazaretto.web.unchanged import is_known, not_modified
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -104,7 +105,13 @@ async def _answered(
         given = form.get("csrf")
         who = await door.admit(request, csrf=given[0] if given else None)
         visit = Visit(seen_by(broker, who), who, request, form, base)
-        response = await work(visit)
+        if request.method == "GET":
+            # Before the page is read: it may be newer than its tag, never older.
+            visit.tag = await door.tag(request, who)
+        if visit.tag is not None and is_known(visit.tag, request):
+            response = not_modified(visit.tag)
+        else:
+            response = await work(visit)
     except (NotAuthenticated, StaleForm) as error:
         own = form and is_own_page(request.headers)
         response = _again(error, request, form) if own else RedirectResponse(f"{base}/login", 303)
@@ -137,7 +144,7 @@ async def _shown(visit: Visit, screen: Screen) -> Response:
         done=done,
         **found.values,
     )
-    return Response(content, media_type="text/html")
+    return Response(content, headers={} if visit.tag is None else {"ETag": visit.tag}, media_type="text/html")
 
 
 def page_of(error: LazarettoError, request: Request) -> Response:

@@ -43,13 +43,17 @@ class Done:
 
 @dataclasses.dataclass(slots=True)
 class Visit:
-    """A request for a page. `form`: the fields of an action. `base`: what comes before every link."""
+    """A request for a page. `form`: the fields of an action. `base`: what comes before every link.
+
+    `tag`: the entity tag of the page; None: it has none.
+    """
 
     broker: AsyncBroker
     who: Identity
     request: Request
     form: dict[str, list[str]]
     base: str
+    tag: str | None = None
 
     @property
     def kinds(self) -> str:

@@ -7,13 +7,31 @@
   const $ = (what) => document.querySelector(what);
   const all = (what) => [...document.querySelectorAll(what)];
   const words = { live: "live", paused: "paused", lost: "connection lost", changed: "changed: show", off: "not live" };
-  let paused = false, waiting = false, busy = false, last = 0;
+  let paused = false, waiting = false, busy = false, failed = false, last = 0;
 
   const say = (state) => {
     if (!button) return;
     button.dataset.state = state;
-    const as_of = state === "lost" ? `; as of ${$("#main").dataset.now}` : "";
+    const as_of = state === "lost" ? `; as of ${told(fresh.toISOString(), "utc").slice(11)}` : "";
     document.getElementById("live-word").textContent = words[state] + as_of;
+  };
+
+  // When the page was right last, by the server's clock, and how far that is ahead of this one.
+  let fresh = new Date($("#main").dataset.now), ahead = fresh - Date.now();
+  const spans = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
+  const age = (iso) => {
+    const seconds = Math.abs(fresh - new Date(iso)) / 1000;
+    const [unit, size] = spans.find(([, size]) => seconds >= size) || ["s", 1];
+    return `${Math.round(seconds / size)} ${unit}`;
+  };
+  // What was drawn a while ago and is still right: ages go on.
+  const grow_older = () => {
+    fresh = new Date(Date.now() + ahead);
+    for (const time of all("main time")) {
+      const shown = time.dataset.way === undefined ? time.textContent : time.dataset.age;
+      const text = shown.replace(/^\d+ (d|h|min|s)\b/, age(time.dateTime));
+      if (time.dataset.way === undefined) time.textContent = text; else time.dataset.age = text;
+    }
   };
 
   // Times are told as ages, or exactly: of UTC, or of this clock.
@@ -71,14 +89,20 @@
     return $("main tbody:hover, main form:hover, details.danger[open], details.menu[open], main tbody input:checked") !== null;
   };
 
+  document.addEventListener("htmx:error", () => { failed = true; });
   const refresh = async (asked) => {
     if (paused && !asked) return say("paused");
     if (!asked && disturbs()) { waiting = true; return say("changed"); }
     const since = Date.now() - last;
     if (busy || since < 1000) { if (!waiting) { waiting = true; setTimeout(() => { if (waiting) refresh(false); }, Math.max(200, 1000 - since)); } return; }
-    busy = true; waiting = false; last = Date.now();
+    busy = true; waiting = failed = false; last = Date.now();
     try {
-      await htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", swap: "outerMorph" });
+      const before = $("#main").dataset.now, tag = $("#main").dataset.tag;
+      const headers = tag ? { "If-None-Match": tag } : {};
+      await htmx.ajax("GET", location.pathname + location.search, { target: "#main", select: "#main", swap: "outerMorph", headers });
+      if (failed) throw new Error("the server did not answer");
+      const now = $("#main").dataset.now;
+      if (now === before) grow_older(); else { fresh = new Date(now); ahead = fresh - Date.now(); }
       dress();
       say(paused ? "paused" : "live");
     } catch { say("lost"); }

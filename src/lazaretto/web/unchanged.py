@@ -1,0 +1,49 @@
+"""Entity tags of what is read from a store: the same while nobody commits, for a minute at most."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import time
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from lazaretto.web.access import Identity
+
+#: Another process may draw the same otherwise.
+_RUN: Final = secrets.token_hex(8)
+
+
+def _minute() -> int:
+    """Return what changes when the clock changes what is told: charts have a bar for each minute."""
+    return int(time.time() // 60)
+
+
+def tag_of(mark: str | None, who: Identity, request: Request) -> str | None:
+    """Return the tag of an answer that is made next; None if nothing can be told of the store.
+
+    `mark`: that of the store's commits, read before anything else of the store.
+    """
+    if mark is None:
+        return None
+    scope = request.scope
+    told = (
+        _RUN, mark, _minute(), scope["path"], scope["query_string"], who.name, who.grants, who.csrf,
+        who.read_only,
+    )  # fmt: skip
+    return f'W/"{hashlib.blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()}"'
+
+
+def is_known(tag: str, request: Request) -> bool:
+    """Return whether a client has the answer with this tag."""
+    plain = tag.removeprefix("W/")
+    given = request.headers.get("if-none-match", "").split(",")
+    return any(one.strip().removeprefix("W/") == plain for one in given)
+
+
+def not_modified(tag: str) -> Response:
+    """Return the answer to a client that has it."""
+    return Response(status_code=304, headers={"ETag": tag})

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Unpack
+from typing import TypeVar, Unpack
 
+from lazaretto.engine.audited import Audited
 from lazaretto.engine.entities.queues import (
     CreateQueues,
     DeleteQueue,
@@ -49,7 +50,9 @@ from lazaretto.model.entities import (
 )
 from lazaretto.model.entity_changes import QueueChanges, TopicChanges
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+T = TypeVar("T")
 
 
 class Administration:
@@ -64,12 +67,14 @@ class Administration:
 
     # -- queues ---------------------------------------------------------------------------------
 
-    def create_queue(self, path: str, options: QueueOptions | None = None) -> QueueDescription:
+    def create_queue(
+        self, path: str, options: QueueOptions | None = None, *, actor: str | None = None
+    ) -> QueueDescription:
         """Create a queue. Raises EntityExists, InvalidPath."""
-        return self.create_queues([path], options)[0]
+        return self.create_queues([path], options, actor=actor)[0]
 
     def create_queues(
-        self, paths: Iterable[str], options: QueueOptions | None = None
+        self, paths: Iterable[str], options: QueueOptions | None = None, *, actor: str | None = None
     ) -> list[QueueDescription]:
         """Create queues with the same options in one commit: all of them, or none.
 
@@ -80,7 +85,10 @@ class Administration:
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
         parsed = [EntityPath.parse(path) for path in paths]
-        return self._store.run(CreateQueues(parsed, options or QueueOptions()))
+        return self._create(CreateQueues(parsed, options or QueueOptions()), parsed, actor)
+
+    def _create(self, operation: Operation[T], paths: Sequence[EntityPath], actor: str | None) -> T:
+        return self._store.run(Audited(operation, acting(actor), "create", [path.queue for path in paths]))
 
     def queue(self, path: str) -> QueueDescription:
         """Return a queue: options, status and exact counts. Raises EntityNotFound."""
@@ -158,11 +166,14 @@ class Administration:
 
     # -- topics ---------------------------------------------------------------------------------
 
-    def create_topic(self, path: str, options: TopicOptions | None = None) -> TopicDescription:
+    def create_topic(
+        self, path: str, options: TopicOptions | None = None, *, actor: str | None = None
+    ) -> TopicDescription:
         """Create a topic. Raises EntityExists, InvalidPath."""
         if options is not None and not isinstance(options, TopicOptions):
             raise InvalidOption(f"expected options to be TopicOptions, got {shown(options)}")
-        return self._store.run(CreateTopic(EntityPath.parse(path), options or TopicOptions()))
+        parsed = EntityPath.parse(path)
+        return self._create(CreateTopic(parsed, options or TopicOptions()), [parsed], actor)
 
     def topic(self, path: str) -> TopicDescription:
         """Return a topic: options and counts. Raises EntityNotFound."""
@@ -193,6 +204,8 @@ class Administration:
         name: str,
         options: QueueOptions | None = None,
         rules: Sequence[Rule] | None = None,
+        *,
+        actor: str | None = None,
     ) -> SubscriptionDescription:
         """Create a subscription of a topic. `rules` select its messages; by default it gets all.
 
@@ -203,9 +216,8 @@ class Administration:
         if rules is not None and (isinstance(rules, str | bytes) or not isinstance(rules, Sequence)):
             raise InvalidOption(f"expected rules to be a list of Rule objects, got {shown(rules)}")
         given = (Rule(),) if rules is None else rules
-        return self._store.run(
-            CreateSubscription(EntityPath.parse(topic), name, options or QueueOptions(), given)
-        )
+        operation = CreateSubscription(EntityPath.parse(topic), name, options or QueueOptions(), given)
+        return self._create(operation, [subscription_path(topic, name)], actor)
 
     def subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """Return a subscription: options, status, exact counts and rules. Raises EntityNotFound."""

@@ -46,7 +46,7 @@ def test_from_a_grant_to_its_end(program: Program) -> None:
     removed = program.ok("access", "person", "remove", "ana", "--yes", "--json").json
     assert removed == {"person": "ana", "secrets": 1}
     assert program.ok("access", "session", "end", "ana", "--json").json == {"person": "ana", "sessions": 0}
-    actions = {entry["action"] for entry in program.ok("audit", "--json").json}
+    actions = {entry["action"] for entry in program.ok("audit", "--json").json if not entry["queue"]}
     assert actions == {
         f"access: {verb}" for verb in ("grant", "withdraw", "token", "revoke", "remove", "end sessions")
     }

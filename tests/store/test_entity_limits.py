@@ -161,7 +161,8 @@ class TestStatus:
             broker.set_status("q", "disabled", actor="ann")
         (event,) = broker.events(kind="status_set")
         assert event.detail == {"status": "disabled"}
-        (entry,) = broker.audit(queue="q")
+        entry, created = broker.audit(queue="q")
+        assert created.action == "create"
         assert (entry.actor, entry.action) == ("ann", "status")
         assert entry.detail == {"status": "disabled", "before": "active"}
 

@@ -10,7 +10,8 @@ from datetime import timedelta
 import pytest
 
 import lazaretto.engine.log
-from lazaretto import Broker, BrokerClosed, Event, InvalidOption, ManualClock
+from lazaretto import Broker, BrokerClosed, EntityExists, Event, InvalidOption, ManualClock
+from lazaretto.engine.log import actor_name
 from lazaretto.model.clock import to_datetime
 
 from .actions import create, fail, kinds, send, set_aside
@@ -157,9 +158,10 @@ class TestAudit:
             ("eve", "purge"),
             ("bob", "resubmit"),
             ("ann", "update"),
+            (actor_name(), "create"),
         ]
         assert found[1].time - found[2].time == timedelta(seconds=60)
-        assert [e.detail.get("sequence_numbers") for e in found] == [None, [2], [1], None]
+        assert [e.detail.get("sequence_numbers") for e in found] == [None, [2], [1], None, None]
 
     def test_the_user_of_the_process_by_default(self, broker: Broker) -> None:
         create(broker)
@@ -171,8 +173,8 @@ class TestAudit:
             create(broker, path)
             for seconds in (5, 6, 7):
                 broker.update_queue(path, lock_duration=seconds)
-        assert [e.queue for e in broker.audit(queue="a")] == ["A"] * 3
-        assert [e.queue for e in broker.audit(limit=4)] == ["b"] * 3 + ["A"]
+        assert [e.queue for e in broker.audit(queue="a")] == ["A"] * 4
+        assert [e.queue for e in broker.audit(limit=5)] == ["b"] * 4 + ["A"]
 
     def test_by_pages_actors_actions_and_times(self, broker: Broker, clock: ManualClock) -> None:
         create(broker)
@@ -188,14 +190,31 @@ class TestAudit:
         assert first + broker.audit(before=first[-1].position) == whole
         assert broker.audit(since=whole[4].time) == whole[:6]
         assert broker.audit(until=whole[4].time) == whole[6:]
+        assert whole[-1].action == "create"
         assert broker.audit(queue="q", actor="bob", since=whole[0].time) == whole[:2]
         for wrong in ({"before": 0}, {"actor": 5}, {"since": "today"}):
             with pytest.raises(InvalidOption):
                 broker.audit(**wrong)
 
+    def test_what_creates_an_entity(self, broker: Broker) -> None:
+        broker.create_queues(["a", "shop/b"], actor="ann")
+        broker.create_queue("c")
+        broker.create_topic("t", actor="bob")
+        broker.create_subscription("t", "s", actor="eve")
+        with pytest.raises(EntityExists):
+            broker.create_queue("A", actor="ann")
+        assert [(e.actor, e.action, e.queue) for e in broker.audit()] == [
+            ("eve", "create", "t/subscriptions/s"),
+            ("bob", "create", "t"),
+            (actor_name(), "create", "c"),
+            ("ann", "create", "shop/b"),
+            ("ann", "create", "a"),
+        ]
+
     def test_what_changes_nothing_is_not_audited(self, broker: Broker) -> None:
         create(broker, lock_duration=5)
+        before = broker.audit()
         broker.update_queue("q", lock_duration=5)
         broker.resubmit("q", 99)
         broker.purge("q", 99)
-        assert broker.audit() == []
+        assert broker.audit() == before

@@ -24,8 +24,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     permission: ClassVar[Permission]
     #: What it is called over HTTP, such as "create_queue".
     command_name: ClassVar[str]
-    #: What the audit log calls it, where the operation itself writes no entry.
-    audited_as: ClassVar[str | None] = None
     #: Whether the answer has a secret, which is not kept, so that it cannot be run under a key.
     shown_once: ClassVar[bool] = False
 
@@ -49,11 +47,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             return EntityPath.parse(path)
         topic, subscription = getattr(self, "topic", None), getattr(self, "subscription", None)
         return None if topic is None or subscription is None else subscription_path(topic, subscription)
-
-    def audited_paths(self) -> list[str]:
-        """Return what the entries of `audited_as` are about."""
-        path = self.entity()
-        return [] if path is None else [path.queue]
 
     def told(self, answer: Any) -> Any:
         """Return the answer to whoever ran it, from that of the operation as JSON."""

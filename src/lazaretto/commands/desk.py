@@ -69,7 +69,6 @@ from lazaretto.commands.letter_commands import (
 )
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.dialogs import Dialogs
-from lazaretto.engine.audited import Audited
 from lazaretto.engine.entities.versions import IfVersion, require_version
 from lazaretto.engine.log import acting
 from lazaretto.engine.once import Once
@@ -125,16 +124,11 @@ class _CommandStore:
         actor: str,
         digest: bytes,
         seen: tuple[EntityPath, str] | None,
-        command: Command,
     ) -> None:
         self._store, self._key, self._actor, self._digest = store, key, actor, digest
         self._seen = seen
-        self._command = command
 
     def run(self, operation: Operation[T]) -> T:
-        action = self._command.audited_as
-        if action is not None:
-            operation = Audited(operation, self._actor, action, self._command.audited_paths())
         if self._seen is not None:
             operation = IfVersion(*self._seen, operation)
         if self._key is None:
@@ -202,7 +196,7 @@ class CommandDesk:
             # Commands read an entity's options to change some: they must read what was seen, too.
             self._store.read(lambda tx: _refuse_changed(tx, idempotency_key, *seen))
         broker = copy.copy(cast("Broker", self))
-        store = _CommandStore(self._store, idempotency_key, who, digest, seen, command)
+        store = _CommandStore(self._store, idempotency_key, who, digest, seen)
         broker._store = cast("Any", store)
         broker.dialogs = Dialogs(broker._store)
         try:

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from lazaretto.commands.command import Administering, OfPath, Options
 from lazaretto.filters.records import rule_from
-from lazaretto.model.entities import EntityPath, QueueOptions, TopicOptions
+from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.permissions import Permission
 from lazaretto.records.options import changes_from, options_from
 
@@ -20,12 +20,11 @@ if TYPE_CHECKING:
 class CreateQueue(Administering, frozen=True, kw_only=True):
     """Create a queue."""
 
-    audited_as = "create"
     path: str
     options: Options = msgspec.field(default_factory=dict)
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.create_queue(self.path, options_from(QueueOptions, self.options))
+        broker.create_queue(self.path, options_from(QueueOptions, self.options), actor=actor)
 
     def told(self, answer: Any) -> Any:
         return answer[0]
@@ -34,18 +33,14 @@ class CreateQueue(Administering, frozen=True, kw_only=True):
 class CreateQueues(Administering, frozen=True, kw_only=True):
     """Create up to 1,000 queues with the same options: all of them, or none."""
 
-    audited_as = "create"
     paths: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)]
     options: Options = msgspec.field(default_factory=dict)
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.create_queues(self.paths, options_from(QueueOptions, self.options))
+        broker.create_queues(self.paths, options_from(QueueOptions, self.options), actor=actor)
 
     def needs(self) -> list[tuple[Permission, str | None]]:
         return [(self.permission, path) for path in self.paths]
-
-    def audited_paths(self) -> list[str]:
-        return [EntityPath.parse(path).queue for path in self.paths]
 
 
 class UpdateQueue(Administering, frozen=True, kw_only=True):
@@ -72,12 +67,11 @@ class DeleteQueue(Administering, frozen=True, kw_only=True):
 class CreateTopic(Administering, frozen=True, kw_only=True):
     """Create a topic."""
 
-    audited_as = "create"
     path: str
     options: Options = msgspec.field(default_factory=dict)
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.create_topic(self.path, options_from(TopicOptions, self.options))
+        broker.create_topic(self.path, options_from(TopicOptions, self.options), actor=actor)
 
 
 class UpdateTopic(Administering, frozen=True, kw_only=True):
@@ -111,14 +105,13 @@ class OfSubscription(Administering, frozen=True, kw_only=True):
 class CreateSubscription(OfSubscription, frozen=True, kw_only=True):
     """Create a subscription, with rules or one that takes every message."""
 
-    audited_as = "create"
     options: Options = msgspec.field(default_factory=dict)
     rules: list[Options] | None = None
 
     def apply(self, broker: Broker, actor: str) -> None:
         rules = None if self.rules is None else [rule_from(rule) for rule in self.rules]
         options = options_from(QueueOptions, self.options)
-        broker.create_subscription(self.topic, self.subscription, options, rules)
+        broker.create_subscription(self.topic, self.subscription, options, rules, actor=actor)
 
 
 class UpdateSubscription(OfSubscription, frozen=True, kw_only=True):

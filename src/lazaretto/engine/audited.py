@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from lazaretto.engine.log import audit
+from lazaretto.engine.log import audit_all
 from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
 
 T = TypeVar("T")
@@ -23,7 +23,6 @@ class Audited(Operation[T]):
 
     def run(self, tx: Transaction) -> T | Again:
         answer = self.operation.run(tx)
-        if not isinstance(answer, Again):
-            for path in self.paths:
-                audit(tx, self.actor, self.action, path)
+        if self.paths and not isinstance(answer, Again):
+            audit_all(tx, self.actor, self.action, self.paths)
         return answer

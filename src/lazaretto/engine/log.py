@@ -183,10 +183,15 @@ def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None =
 
 def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -> None:
     """Write an entry of the audit log. `detail`: besides, "origin" where the actor has one."""
+    audit_all(tx, actor, action, [queue], **detail)
+
+
+def audit_all(tx: Transaction, actor: str, action: str, queues: Sequence[str], **detail: Any) -> None:
+    """Write an entry of the audit log about each of several entities."""
     if isinstance(actor, Actor):
         detail["origin"] = actor.origin
         actor = str(actor)
-    tx.history.insert_audit(actor, action, queue, msgspec.json.encode(detail).decode())
+    tx.history.insert_audit(actor, action, queues, msgspec.json.encode(detail).decode())
 
 
 def read_events(

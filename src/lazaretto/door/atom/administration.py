@@ -209,7 +209,7 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     if not request.updates:
         if found is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
-        await _create_entity(broker, kind, given, path)
+        await _create_entity(broker, kind, given, path, request.actor)
     elif found is None or isinstance(found, TopicDescription) != (kind == "TopicDescription"):
         raise EntityNotFound(f"no entity of this kind exists at {path!r}")
     else:
@@ -226,13 +226,15 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     return Answer(200 if request.updates else 201, entry(await _entry(signing, now, request.base)))
 
 
-async def _create_entity(broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str) -> None:
+async def _create_entity(
+    broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str, actor: str
+) -> None:
     if kind == "TopicDescription":
         changes = changes_of(kind, given, TopicOptions(), creates=True)
-        await broker.create_topic(path, TopicOptions(**changes))
+        await broker.create_topic(path, TopicOptions(**changes), actor=actor)
     else:
         changes = changes_of(kind, given, QueueOptions(), creates=True)
-        await broker.create_queue(path, QueueOptions(**changes))
+        await broker.create_queue(path, QueueOptions(**changes), actor=actor)
 
 
 async def _set_status(
@@ -265,7 +267,7 @@ async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
         options = QueueOptions(**changes_of(kind, given, QueueOptions(), creates=True))
         first = described.find("DefaultRuleDescription")
         made: Sequence[Rule] | None = None if first is None else [rules.rule_of(first)]
-        await broker.create_subscription(*names, options, made)
+        await broker.create_subscription(*names, options, made, actor=request.actor)
     await _set_status(broker, request, given, request.resource.path, before)
     found = await broker.subscription(*names)
     return Answer(200 if request.updates else 201, entry(entry_of_subscription(found, request.base)))

@@ -112,8 +112,8 @@ class StoredHistory(Protocol):
         """Return the position of the latest event."""
         ...
 
-    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
-        """Add to the audit log."""
+    def insert_audit(self, actor: str, action: str, queues: Sequence[str], detail: str) -> None:
+        """Add an entry about each of several entities to the audit log."""
         ...
 
     def audit(self, criteria: AuditCriteria, limit: int) -> list[AuditRecord]:

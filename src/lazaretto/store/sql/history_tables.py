@@ -161,15 +161,11 @@ class HistoryTables(Part):
         (position,) = self._context.run("last_event").fetchone()
         return int(position)
 
-    def insert_audit(self, actor: str, action: str, queue: str, detail: str) -> None:
-        values = {
-            "time": self._context.now,
-            "actor": actor,
-            "action": action,
-            "queue": queue,
-            "detail": detail,
-        }
-        self._context.run("insert_audit", values)
+    def insert_audit(self, actor: str, action: str, queues: Sequence[str], detail: str) -> None:
+        values: list[Any] = []
+        for queue in queues:
+            values += (self._context.now, actor, action, queue, detail)
+        self._context.insert("insert_audit", values, len(queues))
 
     def audit(self, criteria: AuditCriteria, limit: int) -> list[AuditRecord]:
         values = {**msgspec.structs.asdict(criteria), "limit": limit}

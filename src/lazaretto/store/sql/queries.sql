@@ -1120,7 +1120,7 @@ DELETE FROM lazaretto_events WHERE position IN
 -- name: insert_audit
 -- What an operator did.
 INSERT INTO lazaretto_audit (time, actor, action, queue, detail)
-VALUES (:time, :actor, :action, :queue, :detail)
+VALUES [rows] (:time, :actor, :action, :queue, :detail)
 
 -- name: select_audit
 -- What operators did, the latest first.

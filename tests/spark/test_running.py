@@ -14,7 +14,8 @@ import pytest
 from lazaretto import Broker, DeadLetterFilter, JavaNotFound, Message, NotAllowed
 from lazaretto.host import Handler
 from lazaretto.spark import dry_run, find_java, process, spark_session, triage
-from lazaretto.spark.class_archive import archive_of, java_options, prepare
+from lazaretto.spark.class_archive import archive_of, java_options
+from lazaretto.spark.first_run import prepare
 from lazaretto.spark.requirements import examine
 from lazaretto.spark.session import _finds_us
 

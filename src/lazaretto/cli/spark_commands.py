@@ -132,7 +132,7 @@ def prepare() -> None:
     version of Spark and Java.
     """
     try:
-        from lazaretto.spark.class_archive import prepare
+        from lazaretto.spark.first_run import prepare
     except ImportError as error:
         raise _missing(error) from error
     archive = prepare()

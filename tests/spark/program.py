@@ -11,7 +11,7 @@ from lazaretto.spark import process, spark_session
 
 
 def act(message: Any, context: Any) -> Any:
-    """Emit a message, return a result; or fail in the way the body says."""
+    """Emit a message, return a result; or fail in the way the body says, or wait for the gate it names."""
     import os
     import signal
     from pathlib import Path
@@ -22,6 +22,15 @@ def act(message: Any, context: Any) -> Any:
         raise ValueError("no")
     if message.body == b"exit":
         os._exit(3)
+    if message.body[:1] == b"/":
+        import fcntl
+
+        gate = Path(message.body.decode())
+        with gate.open() as file:
+            gate.with_name("begun").write_text("x")
+            fcntl.flock(file, fcntl.LOCK_SH)
+        context.send("out", Message(message.body))
+        return None
     if message.body == b"jvm":
         os.kill(int(Path(os.environ["LAZARETTO_FAULTS"], "jvm.pid").read_text()), signal.SIGKILL)
     context.send("out", Message(message.body, subject=message.session_id))
@@ -79,7 +88,7 @@ def main() -> None:
     (folder / "jvm.pid").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     (folder / "driver.pid").write_text(str(os.getpid()))
     reader = spark.readStream.format("lazaretto").option("store", store).option("queue", "work")
-    size: dict[str, Any] = {"max_rows": rows, "shards": shards}
+    size: dict[str, Any] = {"max_rows": rows, "shards": shards, "lease": os.environ["LAZARETTO_LEASE"]}
     source: Any = reader.options(**size).load() if loads == "stream" else spark
     process(
         source,
@@ -90,7 +99,7 @@ def main() -> None:
         results=place(os.environ.get("LAZARETTO_RESULTS", ""), base),
         schema="n bigint, session string",
         isolation=isolation,
-        deadline=20,
+        deadline=120,
         **({} if loads == "stream" else size),
     ).awaitTermination()
     spark.stop()

@@ -35,6 +35,11 @@ LONG = [
     "self-during-read", "driver-during-read", "jvm-in-stage", "self-in-stage", "jvm-before-settle",
     "self-in-settle", "driver-in-settle",
 ]  # fmt: skip
+#: Where a task's executor has a JVM of its own.
+ON_EXECUTORS = [
+    "executor-after-start", "executor-during-read", "executor-before-stage", "executor-in-stage",
+    "executor-after-stage",
+]  # fmt: skip
 
 
 class Job:
@@ -49,6 +54,7 @@ class Job:
         results: str = "",
         url: str = "",
         master: str = "",
+        lease: float = 300,
     ) -> None:
         self.store = store
         self.faults = store.with_name("faults")
@@ -67,6 +73,7 @@ class Job:
         self._environment = {
             **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),
             "LAZARETTO_RESULTS": results, "LAZARETTO_BASE": str(store), "LAZARETTO_MASTER": master,
+            "LAZARETTO_LEASE": str(lease),
         }  # fmt: skip
 
     def run(self) -> int:
@@ -178,10 +185,13 @@ def test_killed_at_every_step_each_message_is_settled_once(
 
 @pytest.mark.stores("postgres")
 @pytest.mark.skipif(not SOAK, reason="sessions on a cluster, one after the other: LAZARETTO_SOAK=1")
-def test_tasks_killed_at_every_step_on_a_cluster_settle_each_message_once(url: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["self", "executor", "driver", "jvm"])
+def test_killed_at_every_step_on_a_cluster_each_message_is_settled_once(
+    url: str, tmp_path: Path, target: str
+) -> None:
     store = tmp_path / "store"
     bad = {(1, 3): b"raise", (2, 20): b"raise", (5, 7): b"exit"}
-    wanted = [name for name in [*SHORT, *LONG] if name.startswith("self")]
+    wanted = [name for name in [*SHORT, *LONG, *ON_EXECUTORS] if name.startswith(target)]
     with cluster(tmp_path, workers=2, cores=1) as master, make(url, bad) as broker:
         job = Job(store, url=url, master=master)
         for name in wanted:

@@ -1,8 +1,8 @@
 """On the path of a pipeline's processes: kills them at named points, once for each file in a folder.
 
-A file `jvm-POINT` kills Spark's JVM there, `driver-POINT` the Python driver, `self-POINT` the process
-that is there. Once something was killed, a claim has to be settled before the next is: whoever is at work
-at one death after the other is to blame, and here nobody is.
+A file `jvm-POINT` kills the driver's JVM there, `driver-POINT` the Python driver, `self-POINT` the process
+that is there, `executor-POINT` the JVM above it. Once something was killed, a claim has to be settled before
+the next is: whoever is at work at one death after the other is to blame, and here nobody is.
 """
 
 import contextlib
@@ -22,14 +22,24 @@ def _fault(point: str) -> None:
     folder = Path(_FOLDER or "")
     if not (folder / "calm").exists():
         return
-    for target in ("jvm", "driver", "self"):
+    for target in ("jvm", "driver", "self", "executor"):
         with contextlib.suppress(FileNotFoundError):
             # Whoever moves the file does it.
             (folder / f"{target}-{point}").rename(folder / "killed" / f"{target}-{point}")
             (folder / "calm").unlink(missing_ok=True)
-            pid = os.getpid() if target == "self" else int((folder / f"{target}.pid").read_text())
+            if target == "executor":
+                pid = _executor()
+            else:
+                pid = os.getpid() if target == "self" else int((folder / f"{target}.pid").read_text())
             os.kill(pid, signal.SIGKILL)
             time.sleep(30)
+
+
+def _executor() -> int:
+    pid = os.getpid()
+    while b"CoarseGrainedExecutorBackend" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return pid
 
 
 def _install() -> None:

@@ -67,19 +67,23 @@ class Process:
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterator[str]:
-    """Run a cluster; yield its master's URL."""
+    """Run a cluster; yield its master's URL.
+
+    Each worker has an address of its own: Spark tries a slow task again only on another machine.
+    """
     environment = clean_environment(folder)
     port = free_port()
     url = f"spark://127.0.0.1:{port}"
-    listen = ["--host", "127.0.0.1", "--webui-port", "0"]
+    page = ["--webui-port", "0"]
     started: list[Process] = []
     try:
-        master = [*listen, "--port", str(port)]
+        master = ["--host", "127.0.0.1", *page, "--port", str(port)]
         name = "org.apache.spark.deploy.master.Master"
         started.append(Process([name, *master], environment, folder, "I have been elected leader"))
         for number in range(workers):
             work = folder / f"work-{number}"
             work.mkdir()
+            listen = ["--host", f"127.0.0.{number + 2}", *page]
             words = [*listen, "--cores", str(cores), "--memory", "1g", "--work-dir", str(work), url]
             name = "org.apache.spark.deploy.worker.Worker"
             started.append(Process([name, *words], environment, folder, "Successfully registered"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,31 @@ def start(spark):
     pathlib.Path("command-lines").write_text("\\n".join(lines))
     return query
 """
+#: Two queries; between them, and where a micro-batch is planned, executors have nothing to do.
+TWICE = """\
+import os
+import time
+
+import lazaretto
+from lazaretto.spark import process
+from shop_handlers import book
+
+def start(spark):
+    executors = spark.sparkContext._jsc.sc().getExecutorIds
+    for bodies in open("bodies").read().splitlines():
+        with lazaretto.connect(os.environ["SHOP"]) as broker:
+            broker.sender("work").send([lazaretto.Message(body.encode()) for body in bodies.split()])
+        query = process(
+            spark, book, store="env:SHOP", queue="work", checkpoint="check", results="results",
+            schema="n bigint", max_rows=50, trigger={"availableNow": True},
+        )
+        query.awaitTermination()
+        end = time.monotonic() + 300
+        while executors().size():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    return query
+"""
 ZOO = """\
 from lazaretto.spark import process
 from tests.spark.acts import act_zoo
@@ -56,28 +83,45 @@ import os
 import pathlib
 import signal
 
+AGAIN = 10_000
+
 def book(message):
     if message.body == b"bad":
         raise ValueError("no")
     if message.body[:1] == b"/":
         marker = pathlib.Path(message.body.decode())
         try:
-            marker.open("x").close()
+            file = marker.open("x")
         except FileExistsError:
-            return None
+            return {"n": AGAIN} if marker.name == "freeze" else None
+        if marker.name == "freeze":
+            pids = above("CoarseGrainedExecutorBackend")
+            file.write(" ".join(map(str, pids)))
+            file.close()
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            raise ValueError("woken")
         os.kill(target(marker.name), signal.SIGKILL)
     return {"n": int(message.body)}
 
 def target(what):
     if what == "driver":
         return int(pathlib.Path(os.environ["DRIVER"]).read_text())
-    pid = os.getpid()
-    while True:
-        pid = int(pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
-        if {"worker": b"pyspark.daemon", "executor": b"CoarseGrainedExecutorBackend"}[what] in words:
-            return pid
+    return above({"worker": "pyspark.daemon", "executor": "CoarseGrainedExecutorBackend"}[what])[0]
+
+def above(what):
+    pids = [os.getpid()]
+    while what.encode() not in pathlib.Path(f"/proc/{pids[0]}/cmdline").read_bytes():
+        pids[:0] = [int(pathlib.Path(f"/proc/{pids[0]}/stat").read_text().rpartition(")")[2].split()[1])]
+    return pids
 """
+#: What the handler returns of a message that an earlier attempt was frozen with.
+AGAIN = 10_000
+#: A task that takes longer than another is tried a second time at once.
+SPECULATION = {
+    "spark.speculation": "true", "spark.speculation.minTaskRuntime": "1ms",
+    "spark.speculation.quantile": "0.1", "spark.executor.cores": "1",
+}  # fmt: skip
 
 pytestmark = [
     pytest.mark.stores("postgres"),
@@ -166,12 +210,8 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
     with cluster(tmp_path, workers=2, cores=1) as master:
         handlers = str(tmp_path / "driver" / "shop_handlers.py")
         words = ["--env", "SHOP", "--env", "DRIVER", "--py-files", handlers]
-        settings = {
-            "spark.speculation": "true", "spark.speculation.minTaskRuntime": "1ms",
-            "spark.speculation.quantile": "0.1", "spark.executor.cores": "1",
-        }  # fmt: skip
         for _ in range(5):
-            running = job.start(master, *words, **settings)
+            running = job.start(master, *words, **SPECULATION)
             _, errors = running.communicate(timeout=580)
             if running.returncode == 0:
                 break
@@ -179,6 +219,60 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
     assert all(marker.exists() for marker in killers)
     assert job.results() == [n for n, body in enumerate(bodies) if body[:1] != b"/"]
     assert broker.queue("work").counts.total == 0
+
+
+def test_an_executor_frozen_until_its_work_was_done_elsewhere(
+    broker: Broker, url: str, tmp_path: Path
+) -> None:
+    marker = tmp_path / "killed" / "freeze"
+    marker.parent.mkdir()
+    bodies = [b"%d" % n for n in range(200)]
+    bodies[120] = os.fsencode(marker)
+    broker.sender("work").send([Message(body) for body in bodies])
+    job = Submitted(tmp_path, url)
+    with cluster(tmp_path, workers=2, cores=1) as master:
+        handlers = str(tmp_path / "driver" / "shop_handlers.py")
+        running = job.start(master, "--env", "SHOP", "--py-files", handlers, **SPECULATION)
+        try:
+            while not any(claim.state == "settled" for claim in broker.claims("work")):
+                assert running.poll() is None, running.communicate()[1]
+                time.sleep(0.1)
+        finally:
+            for pid in marker.read_text().split() if marker.exists() else ():
+                os.kill(int(pid), signal.SIGCONT)
+        _, errors = running.communicate(timeout=580)
+    assert running.returncode == 0, errors
+    # The first attempt would have failed the message; the second, which was settled, completed it.
+    assert job.results() == [*(n for n in range(200) if n != 120), AGAIN]
+    assert broker.queue("work").counts.total == 0
+    assert any(event["Task Info"]["Speculative"] for event in job.events("SparkListenerTaskStart"))
+
+
+def test_executors_come_and_go_as_spark_likes(broker: Broker, url: str, tmp_path: Path) -> None:
+    killer = tmp_path / "killed" / "executor"
+    killer.parent.mkdir()
+    bodies = [str(n) for n in range(300)]
+    bodies[240] = str(killer)
+    job = Submitted(tmp_path, url, pipeline=TWICE)
+    (tmp_path / "bodies").write_text("\n".join(" ".join(half) for half in (bodies[:150], bodies[150:])))
+    with cluster(tmp_path, workers=2, cores=1) as master:
+        handlers = str(tmp_path / "driver" / "shop_handlers.py")
+        settings = {
+            "spark.dynamicAllocation.enabled": "true", "spark.dynamicAllocation.minExecutors": "0",
+            "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+            "spark.dynamicAllocation.executorIdleTimeout": "1s", **SPECULATION,
+        }  # fmt: skip
+        running = job.start(master, "--env", "SHOP", "--env", "DRIVER", "--py-files", handlers, **settings)
+        _, errors = running.communicate(timeout=900)
+    assert running.returncode == 0, errors
+    assert killer.exists()
+    assert job.results() == [n for n in range(300) if n != 240]
+    assert broker.queue("work").counts.total == 0
+    # Spark ended those that had nothing to do, before the second query began and after it; one was killed.
+    removed = [event["Removed Reason"] for event in job.events("SparkListenerExecutorRemoved")]
+    assert sum("killed by driver" in reason for reason in removed) >= 2, removed
+    assert any("137" in reason for reason in removed), removed
+    assert len(job.events("SparkListenerExecutorAdded")) == len(removed) >= 3
 
 
 def test_a_zoo_on_a_cluster_fails_no_task(broker: Broker, url: str, tmp_path: Path) -> None:

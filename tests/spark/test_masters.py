@@ -17,6 +17,8 @@ import pytest
 from .cluster import submitting
 
 PASSWORD = "postgresql://spark:tongue-twister-8@db.example.com/shop"
+#: Has executors find the variable in a secret of the cluster.
+SECRET = "spark.kubernetes.executor.secretKeyRef.OTHER"
 #: Stands in the place of spark-submit: writes down what it is told, and keeps what is sent along.
 RECORDER = """\
 #!/bin/sh
@@ -42,7 +44,7 @@ def told(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[str], Pat
     (tmp_path / "env.zip").write_bytes(b"")
     words = [
         "--archive", "env.zip", "--py-files", "more.py", "--env", "ORDERS",
-        "--conf", "spark.kubernetes.container.image=spark:4.3.0",
+        "--conf", "spark.kubernetes.container.image=spark:4.3.0", "--conf", f"{SECRET}=shop:url",
     ]  # fmt: skip
     environment = submitting({
         "SPARK_HOME": str(tmp_path / "spark"), "RECORD": str(tmp_path), "ORDERS": PASSWORD,
@@ -96,6 +98,7 @@ def test_spark_submit_gets_code_packages_and_no_password(spark: Any, told: tuple
     # What Spark itself makes of it, for its cluster.
     settings, main = parsed(spark, words, {"HADOOP_CONF_DIR": str(record), "SPARK_HOME": str(record)})
     assert settings["spark.submit.deployMode"] == "client"
+    assert settings[SECRET] == "shop:url"
     assert settings["spark.executorEnv.PYTHONPATH"] == given["spark.executorEnv.PYTHONPATH"]
     sent = settings["spark.yarn.dist.archives" if given["spark.master"] == "yarn" else "spark.archives"]
     assert [one.rpartition("#")[2] for one in sent.split(",")] == ["lazaretto_code", "lazaretto_environment"]

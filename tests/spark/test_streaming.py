@@ -112,6 +112,20 @@ def test_a_query_that_is_behind_takes_more_at_once(
     assert broker.claims("work")[0].rows == 7
 
 
+@pytest.mark.parametrize(
+    ("limit", "sizes"), [({"maxRows": "4"}, [4, 4, 2]), ({"maxBytes": "3500"}, [3, 3, 3, 1])]
+)
+def test_a_micro_batch_has_so_many_rows_and_bytes(
+    broker: Broker, url: str, limit: dict[str, str], sizes: list[int]
+) -> None:
+    broker.sender("work").send([Message(b"x" * 1_000) for _ in range(10)])
+    reader = ClaimStreamReader(parse({"store": url, "queue": "work", **limit}), ["body"])
+    offset = reader.initialOffset()
+    while (following := reader.latestOffset(offset, reader.getDefaultReadLimit())) != offset:
+        offset = following
+    assert [claim.rows for claim in reversed(broker.claims("work"))] == sizes
+
+
 @pytest.mark.parametrize("trigger", [{"continuous": "1 second"}, {"realTime": "5 minutes"}])
 def test_triggers_without_micro_batches_are_refused(
     spark: Any, broker: Broker, url: str, tmp_path: Path, trigger: dict[str, str]

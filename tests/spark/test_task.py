@@ -1,23 +1,32 @@
-"""What a task holds in memory while it works on a shard: bounded in bytes, whatever the messages are."""
+"""What a task reads, and holds in memory while it works on a shard: bounded, whatever the messages are."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import sqlite3
 from pathlib import Path
 from typing import Any, cast
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from lazaretto import Broker, Message
+from lazaretto.broker import store_of
+from lazaretto.claims import ClaimConsumer
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions
-from lazaretto.spark.columns import MESSAGE, rows_at_once, schema_of
+from lazaretto.spark.columns import MESSAGE, rows_at_once, schema_of, shard_query
 from lazaretto.spark.results import ParquetResults, Results
 from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
 from lazaretto.spark.shard_task import ShardTask, TaskSettings, bounded
 from lazaretto.spark.source_options import SparkOptions
+from lazaretto.store.addresses import is_served, served_at
 from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord
+from lazaretto.store.postgres.connection import PLANNING
+from lazaretto.store.postgres.dialect import within
 
 MIB = 1024 * 1024
 SCHEMA = pa.schema([("text", pa.string())])
@@ -94,3 +103,35 @@ def test_a_batch_is_taken_in_parts_of_bounded_bytes() -> None:
 @pytest.mark.parametrize(("rows", "size", "most"), [(10, 0, 10_000), (10, 10 * MIB, 32), (3, 300 * MIB, 1)])
 def test_fewer_messages_are_read_at_once_where_they_are_large(rows: int, size: int, most: int) -> None:
     assert rows_at_once(ClaimRecord(1, "spark", 1, OPEN, 0, 0, None, rows, size)) == most
+
+
+@pytest.mark.stores("sqlite", "postgres")
+def test_a_shard_is_read_by_one_scan_of_its_range(broker: Broker, url: str) -> None:
+    broker.sender("work").send([Message(b"x") for _ in range(500)])
+    consumer = ClaimConsumer(store_of(broker), "work", "spark")
+    consumer.attach()
+    assert consumer.take(0, shards=2) == 1
+    for _, shard in consumer.shards(0, 1):
+        sql, parameters = shard_query(url, shard, MESSAGE)
+        plan = explained(url, sql, parameters)
+        assert not any("TEMP" in line or "Sort" in line or "SCAN m" in line for line in plan), plan
+        scans = [
+            line
+            for line in plan
+            if "PRIMARY KEY (rowid>? AND rowid<?)" in line or "lazaretto_messages_pkey" in line
+        ]
+        assert len(scans) == 1, plan
+
+
+def explained(url: str, sql: str, parameters: tuple[int, ...]) -> list[str]:
+    """Return how a query is planned that Arrow's driver is given."""
+    if not is_served(url):
+        with contextlib.closing(sqlite3.connect(url)) as connection:
+            return [line for *_, line in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
+    address, schema = served_at(url)
+    with psycopg.connect(address, autocommit=True) as connection:
+        for setting, value in PLANNING.items():
+            connection.execute(f"SET {setting} = {value}".encode())
+        for parameter in parameters:
+            sql = sql.replace("?", str(parameter), 1)
+        return [line for (line,) in connection.execute(f"EXPLAIN {within(schema, sql)}".encode())]

@@ -74,9 +74,13 @@ def rows_at_once(claim: ClaimRecord) -> int:
     return max(1, min(BATCH_ROWS, _MOST_BYTES * claim.rows // max(claim.bytes, 1)))
 
 
-def read_shard(url: str, shard: ShardRecord, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
-    """Yield what a shard holds, in order, so many rows at once, with these columns of a message."""
+def shard_query(url: str, shard: ShardRecord, names: Iterable[str]) -> tuple[str, tuple[int, ...]]:
+    """Return the query of what a shard holds, in order, and its parameters."""
     ranges = " OR ".join(f"m.key BETWEEN {first} AND {last}" for first, last in shard.ranges)
     sql = SQL["shard_messages"].replace("[columns]", selected(url, MESSAGE, names))
-    sql = sql.replace("[in_ranges]", ranges or "false")
-    yield from select(url, sql, (shard.first, shard.last, shard.token), schema_of(MESSAGE, names), rows)
+    return sql.replace("[in_ranges]", ranges or "false"), (shard.first, shard.last, shard.token)
+
+
+def read_shard(url: str, shard: ShardRecord, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+    """Yield what a shard holds, in order, so many rows at once, with these columns of a message."""
+    yield from select(url, *shard_query(url, shard, names), schema_of(MESSAGE, names), rows)

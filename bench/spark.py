@@ -135,7 +135,7 @@ def growth(folder: Path, lengths: list[int], console: Console) -> None:
     _warm_up(spark, places)
     table = Table("messages", "rows/s", "µs a message", "of CPU", "peak memory, MiB")
     for rows in lengths:
-        places.prepare(f"queue-{rows}", rows)
+        places.prepare(f"queue-{rows}", rows, table=False)
         place = places.copy(f"queue-{rows}")
         with Measured() as found:
             ours("process")(spark, place)

@@ -43,8 +43,11 @@ class Place:
 class Places(Protocol):
     """Prepares stores, and makes copies of them."""
 
-    def prepare(self, name: str, rows: int, poison: int = 0) -> None:
-        """Fill a store and a table under a name: one in `poison` messages is no JSON (0: none)."""
+    def prepare(self, name: str, rows: int, poison: int = 0, *, table: bool = True) -> None:
+        """Fill a store, and a table beside it, under a name.
+
+        `poison`: one in so many messages is no JSON (0: none).
+        """
 
     def copy(self, name: str) -> Place:
         """Return a fresh copy."""
@@ -92,10 +95,12 @@ class Files:
         self._folder = folder
         self._number = 0
 
-    def prepare(self, name: str, rows: int, poison: int = 0) -> None:
+    def prepare(self, name: str, rows: int, poison: int = 0, *, table: bool = True) -> None:
         home = self._folder / name
         home.mkdir()
         fill(str(home / "store.db"), rows, poison)
+        if not table:
+            return
         connection = sqlite3.connect(home / "table.db")
         connection.execute("PRAGMA journal_mode = WAL")
         _fill_table(connection, "?", rows, poison)
@@ -127,11 +132,12 @@ class Databases:
     def _table(self, name: str) -> str:
         return self._server.address.replace("dbname=postgres", f"dbname={name}")
 
-    def prepare(self, name: str, rows: int, poison: int = 0) -> None:
+    def prepare(self, name: str, rows: int, poison: int = 0, *, table: bool = True) -> None:
         self._execute(f"CREATE DATABASE {name}")
         fill(self._server.url_of(name), rows, poison)
-        with psycopg.connect(self._table(name)) as connection:
-            _fill_table(connection, "%s", rows, poison)
+        if table:
+            with psycopg.connect(self._table(name)) as connection:
+                _fill_table(connection, "%s", rows, poison)
         with psycopg.connect(self._table(name), autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
 

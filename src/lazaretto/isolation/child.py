@@ -306,7 +306,7 @@ class Child:
             if self._cut and count_descriptors() > self._most_descriptors:
                 # The next item would fail for want of what this one has not given back.
                 return index + 1
-            if (stop_on_failure and record.kind != RESULT) or end > ROUND:
+            if (stop_on_failure and record[1] != RESULT) or end > ROUND:
                 return index + 1
         self._refuse_forked()
         return last
@@ -333,11 +333,12 @@ class Child:
             try:
                 if error is not None:
                     raise error
-                record = Record(index, NOTHING, b"") if result is None else self._result(index, result)
+                record = (index, NOTHING, b"") if result is None else self._result(index, result)
             except BaseException as caught:
                 record = _error(index, caught)
-            failed = failed or (stop_on_failure and record.kind not in (RESULT, NOTHING))
-            if end + len(record.payload) <= ROUND + self._start.max_result:
+            _, kind, payload = record
+            failed = failed or (stop_on_failure and kind not in (RESULT, NOTHING))
+            if end + len(payload) <= ROUND + self._start.max_result:
                 numbers[END] = end = put_record(self._records, end, record)
             else:
                 # What does not fit counts as not run, as those that are not started any more.
@@ -391,8 +392,8 @@ class Child:
                 f"expected a result of at most {limit} bytes, got {len(result)}; "
                 "for a handler this counts everything that it sends and executes for one message"
             )
-            return Record(index, ERROR, _encode(ItemFailure(RESULT_TOO_LARGE, text, ended=_now())))
-        return Record(index, RESULT, result)
+            return index, ERROR, _encode(ItemFailure(RESULT_TOO_LARGE, text, ended=_now()))
+        return index, RESULT, result
 
     def _limit_memory(self) -> None:
         memory = self._start.memory
@@ -412,7 +413,7 @@ def _error(index: int, error: BaseException) -> Record:
         kind, type_, message = MEMORY, OUT_OF_MEMORY, found.message or "the memory limit was exceeded"
     elif isinstance(error, DeadlineExceeded):
         kind, type_ = TIMEOUT, HANDLER_TIMEOUT
-    return Record(index, kind, _encode(ItemFailure(type_, message, found.stack, found.site, _now())))
+    return index, kind, _encode(ItemFailure(type_, message, found.stack, found.site, _now()))
 
 
 def main() -> None:

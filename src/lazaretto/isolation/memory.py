@@ -10,7 +10,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 #: Fields of the control page, 8 bytes each.
 #: CURSOR: the item at work, -1 between rounds. END: where the records end.
@@ -24,7 +24,11 @@ PAGE = 4096
 #: Bytes of items, or of records, that are exchanged at once.
 ROUND = 67_108_864
 
+#: How an item ended that did not just return None: item, kind (see child), payload. Made for each of very
+#: many items, so it has no names.
+Record = tuple[int, int, bytes]
 _RECORD = struct.Struct("<qBI")
+_pack = _RECORD.pack
 _NAME = "lazaretto-sandbox"
 _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", None)
 #: The kernel's numbers, which Python does not name everywhere.
@@ -33,14 +37,6 @@ _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
 
 class Corrupt(Exception):
     """The other side's data is invalid: an item has overwritten it."""
-
-
-class Record(NamedTuple):
-    """How an item ended that did not just return None: item, kind (see child), payload."""
-
-    item: int
-    kind: int
-    payload: bytes
 
 
 def create_file() -> int:
@@ -167,26 +163,27 @@ def get_items(segment: Segment, size: int) -> list[Any]:
 
 def put_record(segment: Segment, offset: int, record: Record) -> int:
     """Write a record; return the offset behind it. Tell the reader only after that."""
-    return segment.put(offset, _RECORD.pack(record.item, record.kind, len(record.payload)) + record.payload)
+    item, kind, payload = record
+    return segment.put(offset, _pack(item, kind, len(payload)) + payload)
 
 
 def get_records(segment: Segment, end: int, count: int, *, in_order: bool = True) -> Iterator[Record]:
     """Yield the records up to `end`, of a round of `count` items. Raises Corrupt for an invalid record."""
     start, last = 0, -1
     seen: set[int] = set()
-    data = segment.map
+    data, unpack, header = segment.map, _RECORD.unpack_from, _RECORD.size
     if not 0 <= end <= len(data):
         raise Corrupt("the records end outside the shared memory")
     while start < end:
-        if end - start < _RECORD.size:
+        payload = start + header
+        if payload > end:
             raise Corrupt("a record is cut short")
-        item, kind, size = _RECORD.unpack_from(data, start)
-        start += _RECORD.size
-        if not last < item < count or item in seen or size > end - start:
+        item, kind, size = unpack(data, start)
+        start = payload + size
+        if not last < item < count or item in seen or start > end:
             raise Corrupt("a record belongs to no item, or is longer than all items")
         if in_order:
             last = item
         else:
             seen.add(item)
-        yield Record(item, kind, data[start : start + size])
-        start += size
+        yield item, kind, data[payload:start]

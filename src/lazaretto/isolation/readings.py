@@ -7,7 +7,8 @@ from typing import NamedTuple
 import msgspec
 
 from lazaretto.isolation import child
-from lazaretto.isolation.memory import CURSOR, END, NEXT, Corrupt, Record, Segment, get_records
+from lazaretto.isolation.child import RESULT
+from lazaretto.isolation.memory import CURSOR, END, NEXT, Corrupt, Segment, get_records
 from lazaretto.isolation.verdict import DONE, Status, Verdict
 
 _STATUSES = {child.ERROR: Status.ERROR, child.MEMORY: Status.MEMORY, child.TIMEOUT: Status.TIMEOUT}
@@ -34,9 +35,10 @@ def read_in_order(numbers: memoryview, records: Segment, count: int, *, died: bo
     verdicts, recorded = [DONE] * count, -1
     corrupt = not (0 <= done <= count and (at < count if died else at == -1))
     try:
-        for record in get_records(records, numbers[END], count):
-            verdicts[record.item] = _verdict(record)
-            recorded = record.item
+        for item, kind, payload in get_records(records, numbers[END], count):
+            # What nearly all records are.
+            verdicts[item] = Verdict(Status.DONE, payload) if kind == RESULT else _verdict(kind, payload)
+            recorded = item
     except Corrupt:
         corrupt = True
     return Reading(verdicts, at, done, recorded, corrupt)
@@ -45,22 +47,22 @@ def read_in_order(numbers: memoryview, records: Segment, count: int, *, died: bo
 def read_ended(numbers: memoryview, records: Segment, count: int) -> dict[int, Verdict]:
     """Return the verdicts on those of `count` items at the same time that have ended. Raises Corrupt."""
     found = get_records(records, numbers[END], count, in_order=False)
-    return {record.item: _verdict(record) for record in found}
+    return {item: _verdict(kind, payload) for item, kind, payload in found}
 
 
-def _verdict(record: Record) -> Verdict:
-    if record.kind == child.RESULT:
-        return Verdict(Status.DONE, record.payload)
-    if record.kind == child.NOTHING:
+def _verdict(kind: int, payload: bytes) -> Verdict:
+    if kind == RESULT:
+        return Verdict(Status.DONE, payload)
+    if kind == child.NOTHING:
         return DONE
-    if record.kind not in _STATUSES:
-        raise Corrupt(f"unknown kind of record {record.kind}")
+    if kind not in _STATUSES:
+        raise Corrupt(f"unknown kind of record {kind}")
     try:
-        failure = msgspec.msgpack.decode(record.payload, type=child.ItemFailure)
+        failure = msgspec.msgpack.decode(payload, type=child.ItemFailure)
     except msgspec.MsgspecError as error:
         raise Corrupt(f"a failure cannot be read: {error}") from error
     return Verdict(
-        _STATUSES[record.kind],
+        _STATUSES[kind],
         None,
         failure.type,
         failure.message,

@@ -22,7 +22,8 @@ LATER = b"l"
 #: have sessions, what is wrong with its body, and the fields of ReceivedMessage.
 Item = tuple[Any, ...]
 BEGINS, IN_ORDER, PROBLEM_AT, FIELDS, BODY = range(5)
-_MARSHAL = b"m"[0]
+#: How bytes of pickle begin, and none of marshal: there it would be a value without a type.
+_PICKLE = pickle.PROTO[0]
 
 #: What to do about a function that cannot be sent to Spark's workers.
 ADVICE = (
@@ -86,14 +87,13 @@ def pack_result(effects: Effects | None, result: Any) -> bytes:
     """Return what a handler asked for and returned, as bytes."""
     told = None if effects is None else encode_effects(effects)
     try:
-        return b"m" + marshal.dumps((told, result))
+        return marshal.dumps((told, result))
     except ValueError:
-        return b"p" + pickle.dumps((told, result))
+        return pickle.dumps((told, result))
 
 
 def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
     """Return what `pack_result` was given."""
     # From our own sandbox, whose code is the user's as ours is.
-    load = marshal.loads if packed[0] == _MARSHAL else pickle.loads
-    told, result = load(memoryview(packed)[1:])
+    told, result = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
     return None if told is None else decode_effects(told), result

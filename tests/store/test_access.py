@@ -31,7 +31,7 @@ from lazaretto.engine.access import (
     Visitor,
     find_visitor,
 )
-from lazaretto.engine.log import Actor
+from lazaretto.engine.log import Actor, behind
 from lazaretto.engine.timers import CleanUp
 
 from .actions import create, send
@@ -311,6 +311,49 @@ class TestFourEyes:
         again.pause(actor="bob")
         again.resume(actor="ana")
         assert again.status().phase.value == "applying"
+
+    def test_one_person_with_several_names(self, stocked: Broker) -> None:
+        """Whoever made a token over a network can use it, and so can whoever made that person's token."""
+        stocked.run(c.SetFourEyes(letters=5))
+        for name in ("ana", "ben", "ci", "bot", "cleo"):
+            stocked.run(c.GrantRole(person=name, role="admin"))
+
+        def actor(person: str, maker: str | None) -> Actor:
+            """Return somebody with a token that somebody made: in the console, or at the command line."""
+            made = stocked.run(c.CreateToken(person=person), actor=maker)
+            found = visitor(stocked, made["secret"])
+            assert found is not None
+            return Actor.at(found.name, "10.0.0.1", found.makers)
+
+        ana = Actor.at("ana", "10.0.0.1")
+        ci, bot = actor("ci", ana), actor("bot", ana)
+        far, own, ben, cleo = actor("ben", ci), actor("ana", ana), actor("ben", "root"), actor("cleo", "root")
+        assert [sorted(behind(one)) for one in (ci, far, own, ben)] == [
+            ["ana", "ci"], ["ana", "ben", "ci"], ["ana"], ["ben"]
+        ]  # fmt: skip
+        alike = [(ana, ci), (ci, ana), (ci, bot), (ana, far), (far, ci), (own, bot), ("ana", ci)]
+        for number, (planner, second) in enumerate(alike):
+            name = f"plan-{number}"
+            plan = stocked.plan_repair("q", DeadLetterFilter(), everything=True, name=name, actor=planner)
+            with pytest.raises(SecondPersonNeeded, match="who planned it"):
+                plan.apply(actor=second)
+            plan.cancel(actor=planner)
+        for planner, second in [(ana, ben), (ben, ana), (ben, cleo), (ci, ben), ("root", ana)]:
+            name = f"{planner}-and-{second}"
+            plan = stocked.plan_repair("q", DeadLetterFilter(), everything=True, name=name, actor=planner)
+            plan.apply(actor=second)
+            plan.cancel(actor=second)
+
+    def test_sessions_know_who_made_their_token_or_link(self, stocked: Broker) -> None:
+        stocked.run(c.GrantRole(person="ci", role="admin"))
+        ana = Actor.at("ana", "10.0.0.1")
+        for command in (c.CreateToken(person="ci"), c.CreateLink(person="ci")):
+            secret = stocked.run(command, actor=ana)["secret"]
+            session = stocked._store.run(OpenSession(secret, None, "10.0.0.2"))
+            assert session is not None
+            found = visitor(stocked, session.secret, SESSION)
+            assert found is not None
+            assert found.makers == ("ana",)
 
     def test_up_to_the_size_one_person_does(self, stocked: Broker) -> None:
         stocked.run(c.SetFourEyes(letters=6))

@@ -80,9 +80,11 @@ class HttpDoor:
 
     def access(self) -> Access:
         """Return whom the server takes for whom. Raises InvalidOption."""
+        from lazaretto.engine.log import actor_name
         from lazaretto.web import Access, Grant, Identity, Proxies, Role
 
-        somebody = Identity(getpass.getuser(), (Grant(Role.ADMIN),))
+        # At the command line the same person has the longer name.
+        somebody = Identity(getpass.getuser(), (Grant(Role.ADMIN),), makers=(actor_name(),))
         own = [] if self.token is None else [(self.token, somebody)]
         headers = (self.user_header, self.groups_header)
         return Access(

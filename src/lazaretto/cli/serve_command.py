@@ -122,8 +122,11 @@ async def _serve_http(
 async def _link(broker: AsyncBroker, server: str) -> str:
     from lazaretto.cli.access_commands import login_url
     from lazaretto.commands import CreateLink
+    from lazaretto.engine.log import Actor, actor_name
 
-    made = await broker.run(CreateLink(), actor=getpass.getuser())
+    # At the command line the same person has the longer name.
+    actor = Actor.at(getpass.getuser(), "", [actor_name()])
+    made = await broker.run(CreateLink(), actor=actor)
     return login_url(server, made["secret"])
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from lazaretto.engine.log import audit
+from lazaretto.engine.log import Actor, audit, behind
 from lazaretto.errors import NotAllowed, PersonNotFound, TokenNotFound
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.grants import Grant, decode_grants, encode_grants, join_grants
@@ -65,12 +65,16 @@ class MadeSecret(msgspec.Struct, frozen=True):
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """Whom a secret stands for, and what was granted. `stale`: the note of when it was seen is old."""
+    """Whom a secret stands for, and what was granted. `stale`: the note of when it was seen is old.
+
+    `makers`: who else has seen the secret.
+    """
 
     id: str
     name: str
     grants: tuple[Grant, ...]
     stale: bool = False
+    makers: tuple[str, ...] = ()
 
 
 def digest_of(secret: str) -> bytes:
@@ -110,7 +114,20 @@ def find_visitor(tx: Transaction, secret: str, kind: str) -> Visitor | None:
     if kind == SESSION and seen + _SESSION_IDLES <= tx.now:
         return None
     grants = _grants_of_secret(tx, found)
-    return Visitor(found.id, found.person, grants, found.seen is None or seen + _SEEN_EVERY[kind] <= tx.now)
+    stale = found.seen is None or seen + _SEEN_EVERY[kind] <= tx.now
+    makers = () if found.makers is None else msgspec.json.decode(found.makers, type=tuple[str, ...])
+    return Visitor(found.id, found.person, grants, stale, makers)
+
+
+def makers_of(actor: str, person: str) -> str | None:
+    """Return who sees a secret besides its person when an actor makes it, as JSON; None: nobody does.
+
+    Whoever has the store itself needs no secret, and does not count; whoever asks a server for one does.
+    """
+    if not isinstance(actor, Actor):
+        return None
+    seen = behind(actor) if actor.origin else frozenset(actor.makers)
+    return msgspec.json.encode(sorted(seen - {person})).decode() if seen - {person} else None
 
 
 def _grants_of_secret(tx: Transaction, secret: SecretRecord) -> tuple[Grant, ...]:
@@ -141,11 +158,14 @@ def _make(
     expires: int | None,
     grants: str | None = None,
     member_of: str | None = None,
+    makers: str | None = None,
 ) -> MadeSecret:
     id_ = secrets.token_hex(6)
     secret = f"{PREFIXES[kind]}_{id_}_{secrets.token_urlsafe(32)}"
     tx.access.save_secret(
-        SecretRecord(id_, kind, person, digest_of(secret), grants, label, tx.now, expires, None, member_of)
+        SecretRecord(
+            id_, kind, person, digest_of(secret), grants, label, tx.now, expires, None, member_of, makers
+        )
     )
     return MadeSecret(id_, person, secret, None if expires is None else to_datetime(expires))
 
@@ -207,7 +227,8 @@ class CreateToken(Operation[MadeSecret]):
 
     def run(self, tx: Transaction) -> MadeSecret:
         _known(tx, self.person)
-        made = _make(tx, TOKEN, self.person, self.label, self.expires)
+        makers = makers_of(self.actor, self.person)
+        made = _make(tx, TOKEN, self.person, self.label, self.expires, makers=makers)
         audit(tx, self.actor, "access: token", "", person=self.person, id=made.id, label=self.label)
         return made
 
@@ -263,7 +284,8 @@ class CreateLink(Operation[MadeSecret]):
         if self.grants is None:
             _known(tx, self.person)
         grants = None if self.grants is None else encode_grants(self.grants)
-        made = _make(tx, LINK, self.person, "", tx.now + _LINK_LASTS, grants)
+        makers = makers_of(self.actor, self.person)
+        made = _make(tx, LINK, self.person, "", tx.now + _LINK_LASTS, grants, makers=makers)
         audit(tx, self.actor, "access: link", "", person=self.person)
         return made
 
@@ -293,7 +315,7 @@ class OpenSession(Operation[MadeSecret | None]):
             expires = min(expires, record.expires)
         if self.former is not None:
             close_session(tx, self.former)
-        made = _make(tx, SESSION, found.name, self.address, expires, record.grants)
+        made = _make(tx, SESSION, found.name, self.address, expires, record.grants, makers=record.makers)
         audit(tx, found.name, "access: login", "", by=kind, id=made.id, address=self.address)
         return made
 

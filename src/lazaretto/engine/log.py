@@ -6,7 +6,7 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -31,17 +31,26 @@ def actor_name() -> str:
 
 
 class Actor(str):
-    """An actor's name that knows where the actor is: `origin`, such as an address."""
+    """An actor's name that knows where the actor is: `origin`, such as an address; empty: not known.
 
-    __slots__ = ("origin",)
+    `makers`: who else may be behind the name: those who have seen the secret that stands for it.
+    """
+
+    __slots__ = ("makers", "origin")
     origin: str
+    makers: tuple[str, ...]
 
     @classmethod
-    def at(cls, name: str, origin: str) -> Actor:
-        """Return a name with an origin."""
+    def at(cls, name: str, origin: str, makers: Iterable[str] = ()) -> Actor:
+        """Return a name with an origin, and with who else may be behind it."""
         made = cls(name)
-        made.origin = origin
+        made.origin, made.makers = origin, tuple(makers)
         return made
+
+
+def behind(actor: str) -> frozenset[str]:
+    """Return the names of all who may be behind an actor."""
+    return frozenset((str(actor), *(actor.makers if isinstance(actor, Actor) else ())))
 
 
 def acting(given: object) -> str:
@@ -49,7 +58,7 @@ def acting(given: object) -> str:
     if given is None or (isinstance(given, str) and not given):
         return actor_name()
     name = text("actor", given, LONGEST_ACTOR)
-    return Actor.at(name, given.origin) if isinstance(given, Actor) else name
+    return Actor.at(name, given.origin, given.makers) if isinstance(given, Actor) else name
 
 
 #: Every kind of event, and the contents of its detail.
@@ -188,10 +197,9 @@ def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -
 
 def audit_all(tx: Transaction, actor: str, action: str, queues: Sequence[str], **detail: Any) -> None:
     """Write an entry of the audit log about each of several entities."""
-    if isinstance(actor, Actor):
+    if isinstance(actor, Actor) and actor.origin:
         detail["origin"] = actor.origin
-        actor = str(actor)
-    tx.history.insert_audit(actor, action, queues, msgspec.json.encode(detail).decode())
+    tx.history.insert_audit(str(actor), action, queues, msgspec.json.encode(detail).decode())
 
 
 def read_events(

@@ -25,7 +25,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     letters that were set aside later are not in it. `first`, `last`: its lowest and highest sequence number.
     `fingerprints`: letters by fingerprint. `sessions`: how many, where they matter. `edit_source`: of a
     function, a hash of its module. `canary`: how many letters are sent first. `canary_failures`: how many of
-    them may fail again. `canary_wait`: seconds.
+    them may fail again. `canary_wait`: seconds. `planners`: all who may be behind whoever planned it.
     """
 
     which: dict[str, Any]
@@ -43,6 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     canary: int = 0
     canary_failures: int = 0
     canary_wait: float = 600.0
+    planners: tuple[str, ...] = ()
 
     @property
     def digest(self) -> str:

@@ -35,7 +35,7 @@ class Identity:
 
     `origin`: the address that the request came from. `csrf`: what each change by a session in a browser must
     repeat; None: the request was not made with a session's cookie. `read_only`: whether the server changes
-    nothing for anybody.
+    nothing for anybody. `makers`: who else has seen the secret that stands for the name.
     """
 
     name: str
@@ -43,15 +43,16 @@ class Identity:
     origin: str = ""
     csrf: str | None = None
     read_only: bool = False
+    makers: tuple[str, ...] = ()
 
     @property
     def actor(self) -> str:
-        """The name for the audit log, with the origin."""
-        return Actor.at(self.name, self.origin) if self.origin else self.name
+        """The name for the audit log, with the origin, and with who else may be behind it."""
+        return Actor.at(self.name, self.origin, self.makers) if self.origin or self.makers else self.name
 
     def that_may_change(self) -> Identity:
         """Return the same, as on a server that is not only for looking."""
-        return Identity(self.name, self.grants, self.origin, self.csrf)
+        return dataclasses.replace(self, read_only=False)
 
     def may(self, permission: Permission, path: str | None) -> bool:
         """Return whether a permission was granted on an entity; None: on all of them."""

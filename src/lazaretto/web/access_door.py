@@ -62,7 +62,8 @@ class AccessDoor:
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
         found, by_browser = await self._identify(request)
-        found = Identity(found.name, found.grants, self._address(request), found.csrf, self._access.read_only)
+        origin, read_only = self._address(request), self._access.read_only
+        found = Identity(found.name, found.grants, origin, found.csrf, read_only, found.makers)
         if by_browser and request.method not in SAFE:
             # Browsers send the cookie, and proxies the name, with requests that no page of ours has made.
             given = request.headers.get(CSRF_HEADER) if csrf is None else csrf
@@ -164,7 +165,8 @@ class AccessDoor:
         if cookie is not None:
             visitor = await self._visits.find(cookie, SESSION)
             if visitor is not None:
-                return Identity(visitor.name, visitor.grants, csrf=_csrf_of(cookie)), True
+                csrf = _csrf_of(cookie)
+                return Identity(visitor.name, visitor.grants, csrf=csrf, makers=visitor.makers), True
         proxies = self._access.proxies
         names = [] if proxies is None else proxies.names_of(_peer(request), request.headers)
         if names:
@@ -178,7 +180,7 @@ class AccessDoor:
         if found is not None:
             return found
         visitor = await self._visits.find(token, TOKEN)
-        return None if visitor is None else Identity(visitor.name, visitor.grants)
+        return None if visitor is None else Identity(visitor.name, visitor.grants, makers=visitor.makers)
 
     # -- what a request says --------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ import msgspec
 
 from lazaretto.engine.access import four_eyes
 from lazaretto.engine.entities.queues import require_queue
-from lazaretto.engine.log import audit
+from lazaretto.engine.log import audit, behind
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
 from lazaretto.engine.repairs.freeze import Frozen
@@ -45,6 +45,7 @@ class PlanRepair(Operation[RepairRecord]):
         name = self.name or f"repair-{tx.repairs.last() + 1}"
         if tx.repairs.named(name) is not None:
             raise RepairError(f"expected a name that is not in use, got {shown(name)}")
+        plan = msgspec.structs.replace(self.plan, planners=tuple(sorted(behind(self.actor))))
         record = tx.repairs.insert(
             NewRepair(
                 name=name,
@@ -52,7 +53,7 @@ class PlanRepair(Operation[RepairRecord]):
                 subqueue=place_of(self.path.subqueue),
                 path=queue.path,
                 phase=Phase.PLANNED.value,
-                plan=msgspec.json.encode(self.plan).decode(),
+                plan=msgspec.json.encode(plan).decode(),
                 pace=msgspec.json.encode(self.pace).decode(),
                 letters=len(self.frozen.keys),
                 actor=str(self.actor),
@@ -96,12 +97,20 @@ class DirectRepair(Operation[RepairRecord]):
 
 
 def _require_second_person(tx: Transaction, course: Course, event: RepairEvent, actor: str) -> None:
-    """Raise SecondPersonNeeded if whoever planned a repair lets it send more than one person may."""
+    """Raise SecondPersonNeeded if whoever planned a repair lets it send more than one person may.
+
+    One person can have several names: whoever made a token for another name has seen it.
+    """
+    planner = course.record.actor
+    shared = behind(actor) & {planner, *course.plan.planners}
     count = {RepairEvent.APPLY: course.record.letters, RepairEvent.TRY_FEW: course.plan.canary}.get(event, 0)
-    most = four_eyes(tx) if actor == course.record.actor else None
+    most = four_eyes(tx) if shared else None
     if most is not None and count > most:
+        why = "who planned it"
+        if str(actor) != planner:
+            why = f"since {sorted(shared)[0]!r} can be behind it and behind {planner!r}, who planned it"
         raise SecondPersonNeeded(
-            f"expected somebody other than {actor!r}, who planned it: {event.value} sends {count} letters, "
+            f"expected somebody other than {str(actor)!r}, {why}: {event.value} sends {count} letters, "
             f"and one person may send {most}. Ask somebody else: lazaretto repair {event.value} "
             f"{course.record.name}"
         )

@@ -29,7 +29,7 @@ class SecretRecord(msgspec.Struct, frozen=True):
     `digest`: the hash of the secret, which is not kept. `grants`: as JSON, in place of the person's; None:
     the person's. `label`: what a token is for; where a session came from. Times are in microseconds.
     `member_of`: names of groups whose grants count too, as JSON, for a session that an identity provider
-    has vouched for.
+    has vouched for. `makers`: names of those who have seen it besides the person, as JSON; None: nobody has.
     """
 
     id: str
@@ -42,6 +42,7 @@ class SecretRecord(msgspec.Struct, frozen=True):
     expires: int | None
     seen: int | None
     member_of: str | None = None
+    makers: str | None = None
 
 
 class StoredAccess(Protocol):

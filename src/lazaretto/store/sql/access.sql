@@ -19,7 +19,7 @@ DELETE FROM lazaretto_people WHERE name = :name
 
 -- part: secret_columns
 -- What a secret record has, in its order.
-id, kind, person, digest, grants, label, created, expires, seen, member_of
+id, kind, person, digest, grants, label, created, expires, seen, member_of, makers
 
 -- name: select_secret
 -- A secret, by the part of it that is public.
@@ -33,7 +33,7 @@ WHERE kind = :kind AND (CAST(:person AS TEXT) IS NULL OR person = :person) ORDER
 -- name: save_secret
 -- A new secret, or when it was last seen.
 INSERT INTO lazaretto_secrets ([secret_columns])
-VALUES (:id, :kind, :person, :digest, :grants, :label, :created, :expires, :seen, :member_of)
+VALUES (:id, :kind, :person, :digest, :grants, :label, :created, :expires, :seen, :member_of, :makers)
 ON CONFLICT (id) DO UPDATE SET seen = excluded.seen
 
 -- name: delete_secret

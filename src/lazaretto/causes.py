@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.cause_parts import MergeCauses, SplitCause, UnmergeCauses
 from lazaretto.engine.outcome.causes import (
     AcknowledgeCause,
     Cause,
     GroupCauses,
-    MergeCauses,
     NoteCause,
     RecountCauses,
-    SplitCause,
     Triage,
     group_dead_letters,
     read_causes,
@@ -135,6 +134,23 @@ class CauseDesk:
         wanted = [whole("numbers", number, 1, LAST_CAUSE) for number in _listed("numbers", numbers)]
         parsed = dead_letter_path(EntityPath.parse(path))
         return self._store.run(MergeCauses(parsed, wanted, acting(actor)))
+
+    def unmerge_causes(
+        self, path: str, number: int, parts: Mapping[int, Iterable[str]], *, actor: str | None = None
+    ) -> int:
+        """Part causes that were merged into one again, and return the number of that one.
+
+        `parts`: by the number of each, the fingerprints that it had, as the audit log tells of the merge.
+        """
+        wanted = whole("number", number, 1, LAST_CAUSE)
+        if not isinstance(parts, Mapping):
+            raise InvalidOption(f"expected parts to be fingerprints by cause, got {shown(parts)}")
+        named = {
+            whole("parts", part, 1, LAST_CAUSE): [text("parts", name, 16) for name in _listed("parts", names)]
+            for part, names in parts.items()
+        }
+        parsed = dead_letter_path(EntityPath.parse(path))
+        return self._store.run(UnmergeCauses(parsed, wanted, named, acting(actor)))
 
     def split_cause(
         self, path: str, number: int, fingerprints: Iterable[str], *, actor: str | None = None

@@ -231,7 +231,7 @@ def test_merged_causes_stay_one(broker: Broker) -> None:
     assert [(e.actor, e.action, e.detail) for e in broker.audit(limit=2)][1] == (
         "ann",
         "merge_causes",
-        {"into": 1, "merged": [3], "fingerprints": moved},
+        {"into": 1, "merged": [3], "fingerprints": {"3": moved}},
     )
     with pytest.raises(InvalidOption):
         broker.merge_causes("q", [1])

@@ -7,6 +7,7 @@ import uuid
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
 from lazaretto import (
@@ -385,8 +386,43 @@ class TestOpposites:
         numbers = [cause.number for cause in stocked.triage("q").causes]
         assert len(numbers) == 3
         stocked.merge_causes("q", numbers)
-        # To part them all again takes more than one command.
-        assert c.opposite_of(stocked.audit(limit=1)[0]) is None
+        assert letters() == [8]
+        stocked.note_cause("q", numbers[1], "of all")
+        merged = stocked.audit(limit=2)[1]
+        again = c.opposite_of(merged)
+        assert isinstance(again, c.UnmergeCauses)
+        stocked.run(again)
+        # All of them have their numbers and letters again, and stay apart.
+        assert sorted(cause.number for cause in stocked.triage("q").causes) == sorted(numbers)
+        assert letters() == [1, 1, 6]
+        self.back(stocked)
+        assert letters() == [8]
+        self.back(stocked)
+        assert letters() == [1, 1, 6]
+        with pytest.raises(InvalidOption, match="merged into"):
+            stocked.run(again)
+        assert stocked.check() == []
+
+    def test_a_part_that_went_elsewhere_meanwhile(self, stocked: Broker) -> None:
+        """It stays where it is, and so do causes of which nothing is left to part."""
+        stocked.merge_causes("q", [1, 2])
+        unmerge = c.opposite_of(stocked.audit(limit=1)[0])
+        assert isinstance(unmerge, c.UnmergeCauses)
+        stocked.split_cause("q", 1, unmerge.parts[2])
+        with pytest.raises(InvalidOption, match="for each part"):
+            stocked.run(unmerge)
+        for wrong in ({1: ["x"]}, {9: ["x"]}, {}, [1]):
+            with pytest.raises(InvalidOption):
+                stocked.unmerge_causes("q", 1, wrong)  # type: ignore[arg-type]
+        assert sorted(cause.letters for cause in stocked.triage("q").causes) == [3, 3]
+
+    def test_a_merge_that_an_older_version_noted(self, stocked: Broker) -> None:
+        stocked.merge_causes("q", [1, 2])
+        (entry,) = stocked.audit(limit=1)
+        (names,) = entry.detail["fingerprints"].values()
+        older = msgspec.structs.replace(entry, detail={**entry.detail, "fingerprints": names})
+        split = c.SplitCause(path="q/$deadletterqueue", number=1, fingerprints=tuple(names))
+        assert c.opposite_of(older) == split
 
     def test_there_is_none(self, stocked: Broker) -> None:
         stocked.resubmit("q", [1])

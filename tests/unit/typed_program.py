@@ -108,6 +108,7 @@ def administer(broker: lazaretto.Broker) -> None:
     triage: lazaretto.Triage = broker.triage("orders", since=broker.queue("orders").created, over=True)
     broker.note_cause("orders", 1, "ask the shop")
     broker.acknowledge_cause("orders", 1, None)
+    causes += broker.unmerge_causes("orders", 1, {2: ["ab"]})
     causes += broker.merge_causes("orders", [1, 2]) + broker.split_cause("orders", 1, ["ab"])
     broker.recount_causes("orders")
     notes = [broker.cause("orders", 1).note, triage.queue]

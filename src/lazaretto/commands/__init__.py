@@ -58,6 +58,7 @@ from lazaretto.commands.letter_commands import (
     ResumeRepair,
     SplitCause,
     UndoRepair,
+    UnmergeCauses,
 )
 from lazaretto.commands.opposites import opposite_of
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
@@ -113,6 +114,7 @@ __all__ = [
     "SetStatus",
     "SplitCause",
     "UndoRepair",
+    "UnmergeCauses",
     "UpdateQueue",
     "UpdateSubscription",
     "UpdateTopic",

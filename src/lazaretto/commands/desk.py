@@ -66,6 +66,7 @@ from lazaretto.commands.letter_commands import (
     ResumeRepair,
     SplitCause,
     UndoRepair,
+    UnmergeCauses,
 )
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.dialogs import Dialogs
@@ -91,9 +92,9 @@ _ALL: Final[Sequence[type[Command]]] = (
     CreateQueue, CreateQueues, UpdateQueue, DeleteQueue, CreateTopic, UpdateTopic, DeleteTopic,
     CreateSubscription, UpdateSubscription, DeleteSubscription, AddRule, RemoveRule, SetStatus, ResumeQueue,
     ResumeSession, SetBreaker, Resubmit, MoveDeadLetters, Republish, Purge, Restore, DeletePurged,
-    MergeCauses, SplitCause, RecountCauses, NoteCause, AcknowledgeCause, PlanRepair, CanaryRepair,
-    ApplyRepair, PauseRepair, ResumeRepair, CancelRepair, UndoRepair, PaceRepair, GrantRole, WithdrawRole,
-    RemovePerson, EndSessions, CreateToken, RevokeToken, CreateLink, SetFourEyes, SetRedaction,
+    MergeCauses, UnmergeCauses, SplitCause, RecountCauses, NoteCause, AcknowledgeCause, PlanRepair,
+    CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair, UndoRepair, PaceRepair, GrantRole,
+    WithdrawRole, RemovePerson, EndSessions, CreateToken, RevokeToken, CreateLink, SetFourEyes, SetRedaction,
     RemoveRedaction, RevokeClaim, EndConversation, CleanUpConversation, ResumeConversation,
     ApplyDefinitions, DropDefinition,
 )  # fmt: skip

@@ -97,6 +97,16 @@ class MergeCauses(OfPath, frozen=True, kw_only=True):
         broker.merge_causes(self.path, self.numbers, actor=actor)
 
 
+class UnmergeCauses(OfPath, frozen=True, kw_only=True):
+    """Part causes that were merged into one again. `parts`: by number, the fingerprints that each had."""
+
+    number: int
+    parts: dict[int, tuple[str, ...]]
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.unmerge_causes(self.path, self.number, self.parts, actor=actor)
+
+
 class SplitCause(OfPath, frozen=True, kw_only=True):
     """Make some of a cause's fingerprints a cause of their own."""
 

@@ -31,6 +31,7 @@ from lazaretto.commands.letter_commands import (
     ResumeRepair,
     SplitCause,
     UndoRepair,
+    UnmergeCauses,
 )
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.engine.log import AuditEntry
@@ -109,11 +110,18 @@ def _pace(path: str, detail: Detail) -> Command | None:
 
 
 def _merge(path: str, detail: Detail) -> Command | None:
-    # Several causes that were merged at once would take several commands.
+    # Too many fingerprints are not kept; an older version told those of all causes as a list.
     names = detail.get("fingerprints")
+    if isinstance(names, dict):
+        parts = {int(number): tuple(theirs) for number, theirs in names.items()}
+        return UnmergeCauses(path=path, number=detail["into"], parts=parts)
     if not names or len(detail["merged"]) > 1:
         return None
     return SplitCause(path=path, number=detail["into"], fingerprints=tuple(names))
+
+
+def _unmerge(path: str, detail: Detail) -> Command | None:
+    return MergeCauses(path=path, numbers=(detail["cause"], *map(int, detail["parts"])))
 
 
 def _split(path: str, detail: Detail) -> Command | None:
@@ -156,6 +164,7 @@ _OPPOSITES: Final[Mapping[str, Callable[[str, Detail], Command | None]]] = {
     "rules": _rules,
     "breaker": _breaker,
     "merge_causes": _merge,
+    "unmerge_causes": _unmerge,
     "split_cause": _split,
     "repair: pace": _pace,
     "purge": _letters(Restore),

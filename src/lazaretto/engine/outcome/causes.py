@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 import msgspec
@@ -14,9 +14,7 @@ from lazaretto.edits.redact import Redaction
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
 from lazaretto.engine.redaction import redaction_of
-from lazaretto.errors import InvalidOption
 from lazaretto.model.causes import HOURS, CauseDifference, CauseState, state_of
-from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
@@ -32,8 +30,6 @@ _replace = msgspec.structs.replace
 HOUR = 3_600_000_000
 #: How many dead letters without a fingerprint get one in one commit.
 _ADOPTED = 500
-#: The most fingerprints that an entry of the audit log names.
-_AUDITED = 500
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -309,74 +305,7 @@ def _save(tx: Transaction, place: int, causes: dict[int, CauseRecord], cause: Ca
     tx.causes.save(place, cause)
 
 
-def _unexplained(cause: CauseRecord) -> CauseRecord:
-    """Return a cause whose letters are others now."""
-    return _replace(cause, difference=None, explained=None)
-
-
 # -- what operators do ---------------------------------------------------------------------------
-
-
-@dataclasses.dataclass(slots=True)
-class MergeCauses(Operation[int]):
-    """Merge several causes into the one with the lowest number; return that number."""
-
-    path: EntityPath
-    numbers: Sequence[int]
-    actor: str
-
-    def run(self, tx: Transaction) -> int:
-        place = place_at(tx, self.path)
-        known = [known_cause(tx, place, number, str(self.path)) for number in self.numbers]
-        found = {cause.number: cause for cause in known}
-        if len(found) < 2:
-            raise InvalidOption(f"expected at least two causes to merge, got {shown(tuple(self.numbers))}")
-        first, *others = sorted(found)
-        theirs = [p for p in tx.causes.fingerprints(place) if p.cause in others]
-        tx.causes.assign(place, [p.fingerprint for p in theirs], first, kept=True)
-        tx.causes.save(place, _unexplained(found[first]))
-        for number in others:
-            tx.causes.save(place, _replace(found[number], merged_into=first))
-        names = [shown_fingerprint(p.fingerprint) for p in theirs] if len(theirs) <= _AUDITED else None
-        told = {"into": first, "merged": others, "fingerprints": names}
-        audit(tx, self.actor, "merge_causes", str(self.path), **told)
-        return first
-
-
-@dataclasses.dataclass(slots=True)
-class SplitCause(Operation[int]):
-    """Split some fingerprints of a cause off into a new cause; return its number."""
-
-    path: EntityPath
-    number: int
-    fingerprints: Iterable[str]
-    actor: str
-
-    def run(self, tx: Transaction) -> int:
-        place = place_at(tx, self.path)
-        cause = known_cause(tx, place, self.number, str(self.path))
-        theirs = {
-            shown_fingerprint(p.fingerprint): p
-            for p in tx.causes.fingerprints(place)
-            if p.cause == cause.number
-        }
-        wanted = list(dict.fromkeys(self.fingerprints))
-        unknown = [name for name in wanted if name not in theirs]
-        if unknown or not wanted or len(wanted) == len(theirs):
-            raise InvalidOption(
-                f"expected some, but not all, of the fingerprints of cause {cause.number} "
-                f"({', '.join(sorted(theirs))}), got {shown(wanted)}"
-            )
-        number = max(c.number for c in tx.causes.all(place)) + 1
-        tx.causes.save(place, _unexplained(cause))
-        chief = max((theirs[name] for name in wanted), key=lambda p: (p.waiting, p.total))
-        tx.causes.save(place, CauseRecord(number, chief.shape, tx.now, split_from=cause.number))
-        tx.causes.assign(place, [theirs[name].fingerprint for name in wanted], number, kept=True)
-        audit(
-            tx, self.actor, "split_cause", str(self.path),
-            cause=cause.number, into=number, fingerprints=wanted,
-        )  # fmt: skip
-        return number
 
 
 def _moment_of(micros: int | None) -> datetime | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import pickle
 import sqlite3
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +28,9 @@ from lazaretto.store.addresses import is_served, served_at
 from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord
 from lazaretto.store.postgres.connection import PLANNING
 from lazaretto.store.postgres.dialect import within
+
+from .acts import act
+from .driver import Driver, seen
 
 MIB = 1024 * 1024
 SCHEMA = pa.schema([("text", pa.string())])
@@ -121,6 +125,24 @@ def test_a_shard_is_read_by_one_scan_of_its_range(broker: Broker, url: str) -> N
             if "PRIMARY KEY (rowid>? AND rowid<?)" in line or "lazaretto_messages_pkey" in line
         ]
         assert len(scans) == 1, plan
+
+
+@pytest.mark.stores("postgres")
+def test_a_task_finds_the_server_and_password_in_a_file(
+    broker: Broker, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, schema = served_at(url)
+    parts = psycopg.conninfo.conninfo_to_dict(address)
+    lines = [f"{name}={parts[name]}" for name in ("host", "port", "user", "dbname") if name in parts]
+    (tmp_path / "services").write_text("\n".join(["[queues]", *lines, "password=secret", ""]))
+    monkeypatch.setenv("PGSERVICEFILE", str(tmp_path / "services"))
+    broker.sender("work").send([Message(b"1") for _ in range(3)])
+    driver = Driver(broker, f"postgresql:///?service=queues&schema={schema}", tmp_path / "results")
+    claim = driver.take()
+    assert claim is not None
+    driver.settle(driver.attempt(claim, act))
+    assert [number for number, _ in seen(tmp_path / "results")] == [1, 2, 3]
+    assert b"secret" not in pickle.dumps(driver.settings(act))
 
 
 def explained(url: str, sql: str, parameters: tuple[int, ...]) -> list[str]:

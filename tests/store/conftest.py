@@ -24,6 +24,7 @@ STORES = ("sqlite", "postgres")
 PARTITIONED = "-partitioned"
 #: The modules that are run so in the gate.
 ALSO_PARTITIONED = (
+    "test_delete_messages",
     "test_poison_sessions",
     "test_policy_halt",
     "test_purged_letters",

@@ -48,7 +48,8 @@ class DeleteMessages(Operation[int]):
         subqueue = self.path.subqueue
         lanes = tx.partitions.waiting(queue) if subqueue is Subqueue.MAIN else (queue.queue_id,)
         rows: list[MessageRow] = []
-        for lane in lanes:
+        # A lane is named again once it has been looked at; nothing was removed from it meanwhile.
+        for lane in dict.fromkeys(lanes):
             first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
             while len(rows) < self.limit:
                 found = tx.active(first, last, self.limit - len(rows))

@@ -73,3 +73,70 @@ def test_what_is_refused(program: Program, tmp_path: Path, given: str) -> None:
     assert ran.code != 0
     assert ran.err.startswith("error["), ran.err
     assert ran.err.count("\n") == 1
+
+
+HANDLERS = """
+import json
+from lazaretto import Message
+from lazaretto.host import handler
+
+@handler("sales")
+def book(message, context):
+    amount = json.loads(message.body)["amount"]
+    context.send("receipts", Message(b"paid"))
+    assert amount > 0, f"no sale of {amount}"
+
+def look(message):
+    print(message.body)
+"""
+
+
+def test_letters_are_tried_in_the_console(program: Program, tmp_path: Path) -> None:
+    """On the handlers that the server was given, as edits leave them; nothing is settled or sent."""
+    (tmp_path / "shop.py").write_text(HANDLERS)
+    store = tmp_path / "test.db"
+    with lazaretto.connect(store) as broker:
+        broker.create_queue("receipts")
+        for queue in ("paid", "sales"):
+            set_aside(broker, queue, [b'{"amount": -5}'])
+    program.environment |= {"LAZARETTO_STORE": str(store), "PYTHONPATH": str(tmp_path)}
+    words = ("--handler", "shop:book", "--handler", "shop:look")
+    with program.start("serve", "--http", "0", "--no-login", "--json", *words) as server:
+        try:
+            assert server.stdout is not None
+            told = json.loads(server.stdout.readline())
+            with httpx.Client(base_url=f"http://127.0.0.1:{told['http_port']}", timeout=60) as browser:
+                form = {"queue": "sales", "number": "1", "handler": "shop:book"}
+                shown = browser.post("/try", data=form).text
+                assert "would fail" in shown
+                assert "AssertionError</strong>: no sale of -5" in shown
+                edited = browser.post("/try", data={**form, "edit": "SET body.amount = 7"}).text
+                assert "would succeed" in edited
+                assert "it would send 1 to receipts" in edited
+                refused = browser.post("/try", data={**form, "edit": "SET body.amount = nonsense("})
+                assert refused.status_code == 422
+                # A handler is for its queue, and a function for any; others are not run.
+                page = browser.get("/dead-letters/1/edit?queue=paid").text
+                assert "<option>shop:look</option>" in page
+                assert "shop:book" not in page
+                for wrong in (
+                    {"handler": "os:getcwd"}, {"queue": "paid"}, {"number": "²"},
+                    {"edit": "os:getcwd"},
+                ):  # fmt: skip
+                    assert browser.post("/try", data={**form, **wrong}).status_code == 422, wrong
+                assert browser.post("/try", data={**form, "number": "999"}).status_code == 404
+                cross = {"Sec-Fetch-Site": "cross-site"}
+                assert browser.post("/try", data=form, headers=cross).status_code == 403
+            with lazaretto.connect(store) as broker:
+                assert broker.queue("receipts").counts.active == 0
+                assert broker.queue("sales").counts.dead_letter == 1
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(10) == 0
+        finally:
+            server.kill()
+
+
+def test_a_handler_that_is_none(program: Program) -> None:
+    ran = program("serve", "--http", "0", "--no-login", "--handler", "nowhere:book")
+    assert ran.code != 0
+    assert ran.err.startswith("error["), ran.err

@@ -42,6 +42,9 @@ ADDRESSES = [
     "/queue/settings?queue=orders&lock_duration=90",
     "/activity",
     "/activity?lens=events",
+    "/activity?repair=repair-1",
+    "/queue?queue=loads&state=locked",
+    "/queue?queue=orders&state=deferred",
     "/topics",
     "/workers",
     "/search?q=amount",
@@ -526,6 +529,23 @@ def test_a_role_is_granted_and_a_token_is_shown_once(open_page: OpenPage, store:
     expect(page.locator(".who")).to_have_text("rosa")
     # Who else may do what is not shown to an operator.
     expect(page.get_by_role("heading", name="People and groups")).to_have_count(0)
+
+
+def test_what_is_shown_only_once_stays(open_page: OpenPage, store: Path) -> None:
+    """The page answers a form, and asking for it again would answer with an error."""
+    page = open_page()
+    page.clock.install()
+    page.goto("/access")
+    token = page.locator("section", has_text="Make a token")
+    token.get_by_label("For", exact=True).fill("vera")
+    token.get_by_role("button", name="Make it").click()
+    secret = page.locator("pre").inner_text()
+    page.clock.fast_forward(11_000)
+    with lazaretto.connect(store) as broker:
+        broker.create_queue("news")
+    page.clock.run_for(2_000)
+    expect(page.locator("#live")).to_have_attribute("data-state", "off")
+    assert page.locator("pre").inner_text() == secret
 
 
 def test_causes_are_merged_and_split(open_page: OpenPage, store: Path) -> None:

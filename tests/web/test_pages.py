@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import html
+import io
+import json
+import re
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, aio
+from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOptions, aio
 from lazaretto.commands import CreateToken, GrantRole, WithdrawRole
-from lazaretto.web import Access, Grant, Identity, Role, unchanged, web_app
+from lazaretto.web import Access, Grant, Identity, Role, audited, unchanged, web_app
+from lazaretto.web.api import audit
+from lazaretto.web.console import peeked
 
 ANA = Identity("ana", (Grant(Role.ADMIN),))
 
@@ -196,3 +203,123 @@ class TestTags:
 
 def _token(broker: Broker, person: str) -> str:
     return str(broker.run(CreateToken(person=person))["secret"])
+
+
+class TestPeeking:
+    """The messages of a queue, by how they stand."""
+
+    @pytest.fixture
+    def stocked(self, broker: Broker) -> Broker:
+        sender = broker.sender("q")
+        sender.send([Message(b"m%d" % number) for number in range(1, 7)])
+        sender.schedule(Message(b"later"), datetime.now(UTC) + timedelta(hours=1))
+        receiver = broker.receiver("q")
+        first, second, _ = receiver.receive(3)
+        receiver.defer(first)
+        receiver.abandon(second, delay=3600)
+        return broker
+
+    def test_by_state(self, stocked: Broker, url: str) -> None:
+        expected = {
+            "deferred": [1], "delayed": [2], "locked": [3], "active": [4, 5, 6], "scheduled": [7],
+            "suspect": [],
+        }  # fmt: skip
+
+        async def ask(client: httpx.AsyncClient) -> None:
+            for state, numbers in expected.items():
+                shown = (await client.get(f"/queue?queue=q&state={state}")).text
+                assert list(map(int, re.findall(r'<tr id="m-(\d+)"', shown))) == numbers, state
+                assert (f"state={state}#messages" in shown) is bool(numbers or state == "suspect")
+            everything = (await client.get("/queue?queue=q")).text
+            assert len(re.findall(r'<tr id="m-', everything)) == 7
+            wrong = await client.get("/queue?queue=q&state=odd")
+            assert wrong.status_code == 422
+            assert "expected state to be one of active, locked" in wrong.text
+            assert (await client.get("/queue?queue=q&start=%C2%B2")).status_code == 422
+
+        browse(url, ask)
+
+    def test_page_by_page(self, stocked: Broker, url: str) -> None:
+        stocked.sender("q").send([Message(b"x")] * 20)
+
+        async def ask(client: httpx.AsyncClient) -> None:
+            found, following = list[int](), "/queue?queue=q&state=active"
+            while following:
+                shown = (await client.get(following)).text
+                found += map(int, re.findall(r'<tr id="m-(\d+)"', shown))
+                following = "".join(re.findall(r'rel="next" href="([^"#]+)', shown)).replace("&amp;", "&")
+            assert found == [4, 5, 6, *range(8, 28)]
+
+        browse(url, ask)
+
+    def test_what_is_rare_is_looked_for_only_for_a_moment(
+        self, stocked: Broker, url: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(peeked, "_BUDGET", 0.0)
+        stocked.sender("q").send([Message(b"x")] * 250)
+        stocked.sender("q").schedule(Message(b"last"), datetime.now(UTC) + timedelta(hours=1))
+
+        async def ask(client: httpx.AsyncClient) -> None:
+            shown = (await client.get("/queue?queue=q&state=suspect")).text
+            assert "None is suspect among 100 that were looked at." in shown
+            assert "start=101#messages" in shown
+            assert "Look further, from 101" in shown
+            last = (await client.get("/queue?queue=q&state=scheduled&start=201")).text
+            assert '<tr id="m-258"' in last
+            assert 'rel="next"' not in last
+
+        browse(url, ask)
+
+
+class TestActivity:
+    @pytest.fixture
+    def busy(self, broker: Broker) -> Broker:
+        broker.sender("q").send([Message(b"x")] * 3)
+        with broker.receiver("q") as receiver:
+            for message in receiver.receive(3):
+                receiver.dead_letter(message, reason="A")
+        for name in ("mend", "other"):
+            plan = broker.plan_repair("q", DeadLetterFilter(), everything=True, name=name, actor="ana")
+            broker.set_breaker("q", "open", actor="=ben")
+            plan.cancel(actor="cleo")
+        return broker
+
+    def test_of_one_repair(self, busy: Broker, url: str) -> None:
+        async def ask(client: httpx.AsyncClient) -> None:
+            shown = (await client.get("/activity?repair=mend")).text
+            assert "Activity of mend" in shown
+            assert shown.count('<tr id="a-') == 2
+            assert "other" not in shown.partition("<tbody>")[2].partition("</tbody>")[0]
+            everything = (await client.get("/activity?queue=q")).text
+            assert 'href="/activity?repair=mend"' in everything
+            assert everything.count('<tr id="a-') == 7
+            assert 'href="/activity?repair=mend"' in (await client.get("/repairs/mend")).text
+            assert (await client.get("/activity?repair=none")).status_code == 404
+
+        browse(url, ask)
+
+    def test_exported(self, busy: Broker, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(audited, "_PAGE", 2)
+        monkeypatch.setattr(audit, "_LINES", 3)
+        path = "/api/v1/audit/export"
+
+        async def ask(client: httpx.AsyncClient) -> None:
+            listed = (await client.get("/api/v1/audit", params={"limit": 1000})).json()
+            lines = await client.get(path)
+            assert lines.headers["content-disposition"] == 'attachment; filename="activity.jsonl"'
+            assert [json.loads(line) for line in lines.text.splitlines()] == listed
+            as_csv = await client.get(path, params={"format": "csv"})
+            rows = list(csv.DictReader(io.StringIO(as_csv.text)))
+            assert [int(row["position"]) for row in rows] == [entry["position"] for entry in listed]
+            assert {row["actor"] for row in rows if row["action"] == "breaker"} == {"'=ben"}
+            assert json.loads(rows[0]["detail"]) == listed[0]["detail"]
+            own = await client.get(path, params={"repair": "mend"})
+            assert [json.loads(line)["action"] for line in own.text.splitlines()] == [
+                "repair: cancel", "repair: plan"
+            ]  # fmt: skip
+            nothing = await client.get(path, params={"actor": "nobody", "format": "csv"})
+            assert nothing.text.splitlines() == ["position,time,actor,action,queue,detail"]
+            for wrong, status in (({"repair": "no"}, 404), ({"repair": "mend", "queue": "q"}, 422)):
+                assert (await client.get(path, params=wrong)).status_code == status
+
+        browse(url, ask)

@@ -93,6 +93,7 @@ READING: dict[str, list[tuple[dict[str, str], dict[str, Any], bool]]] = {
     "list_claims": [({}, Q, False)],
     "show_breaker": [({}, {"queue": "broken"}, True)],
     "list_audit": [({}, {"limit": 1000}, True)],
+    "export_audit": [({}, {}, True), ({}, {"format": "csv"}, True)],
 }  # fmt: skip
 #: The same for the pages of the console.
 PAGES: dict[str, list[tuple[str, bool]]] = {
@@ -114,7 +115,7 @@ PAGES: dict[str, list[tuple[str, bool]]] = {
                         ("/repairs/stopped", True)],
     "/queues": [("/queues", False)],
     "/queue": [("/queue?queue=q", True), ("/queue?queue=halts", True), ("/queue?queue=held", True),
-               ("/queue?queue=broken", True)],
+               ("/queue?queue=broken", True), ("/queue?queue=q&state=active", True)],
     "/queue/settings": [("/queue/settings?queue=q", False)],
     "/messages/{number:int}": [("/messages/1?queue=q", True), ("/messages/WAITS?queue=q", True)],
     "/rules": [("/rules?topic=news&subscription=all", False)],
@@ -122,7 +123,7 @@ PAGES: dict[str, list[tuple[str, bool]]] = {
     "/dialogs": [("/dialogs", False)],
     "/dialogs/{dialog}": [("/dialogs/DIALOG", True)],
     "/access": [("/access", False)],
-    "/activity": [("/activity", True), ("/activity?lens=events", True)],
+    "/activity": [("/activity", True), ("/activity?lens=events", True), ("/activity?repair=named", False)],
     "/topics": [("/topics", False)],
     "/workers": [("/workers", True)],
     "/search": [("/search?q=error&queue=q", True), ("/search?q=1&queue=q", True),

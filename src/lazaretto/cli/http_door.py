@@ -58,6 +58,7 @@ class HttpDoor:
     colour: str
     trace_url: str
     also: list[AlsoServed]
+    handlers: list[str] | None
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
@@ -321,6 +322,17 @@ HttpOptions = Annotated[
                         "--also",
                         "NAME[:COLOUR]=STORE",
                         "Another store, below /NAME/; repeatable.  [default: none]",
+                    ),
+                ],
+                None,
+            ),
+            "handlers": (
+                Annotated[
+                    list[str] | None,
+                    option(
+                        "--handler",
+                        "MODULE:FUNCTION",
+                        "Handler that people may try letters on, in a sandbox; repeatable.  [default: none]",
                     ),
                 ],
                 None,

@@ -18,6 +18,7 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.http_door import PORT, HttpDoor, HttpOptions
 from lazaretto.cli.logs import LogOptions
+from lazaretto.cli.tried_handlers import ServedHandlers, load_handlers
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
@@ -82,6 +83,7 @@ def _running_repairs(url: str, over: threading.Event) -> Iterator[None]:
 
 async def _serve_http(
     stack: contextlib.AsyncExitStack,
+    url: str,
     http: HttpDoor,
     port: int,
     broker: AsyncBroker,
@@ -90,14 +92,18 @@ async def _serve_http(
     """Serve HTTP until the stack closes; return what is told of it, for programs and as lines."""
     from lazaretto.web import OtherStore, open_web
 
-    access = http.access()
+    access, handlers = http.access(), load_handlers(http.handlers or ())
+
+    def tried(url: str) -> ServedHandlers | None:
+        return ServedHandlers(url, handlers) if handlers else None
+
     others = [
-        OtherStore(other.name, await opened(other.url), http.access(), http.pages(other))
+        OtherStore(other.name, await opened(other.url), http.access(), http.pages(other), tried(other.url))
         for other in http.also
     ]
     serving = open_web(
         broker, access, host=http.host, port=port, host_names=http.host_names(), pages=http.pages(),
-        prefix=http.prefix(), others=others,
+        prefix=http.prefix(), others=others, handlers=tried(url),
     )  # fmt: skip
     port = (await stack.enter_async_context(serving)).port
     here = f"http://{http.shown_host()}:{port}{http.prefix()}"
@@ -155,7 +161,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
         told: dict[str, Any] = {}
         lines: list[str] = []
         if http.http is not None:
-            more, text = await _serve_http(stack, http, http.http, broker, opened)
+            more, text = await _serve_http(stack, url, http, http.http, broker, opened)
             told |= more
             lines += text
         if amqp.amqp is not None:

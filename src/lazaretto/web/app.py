@@ -35,6 +35,7 @@ from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
+from lazaretto.web.tries import TriedHandlers
 from lazaretto.web.unchanged import is_known, not_modified
 from lazaretto.web.viewed import seen_by
 
@@ -62,11 +63,13 @@ def web_app(
     *,
     host_names: Iterable[str] = ("localhost", "127.0.0.1", "[::1]"),
     pages: PageOptions | None = None,
+    handlers: TriedHandlers | None = None,
 ) -> Starlette:
     """Return the HTTP API and the console of a broker as an ASGI application, to be served or mounted.
 
     `host_names`: those that requests may give in `Host`; any other is refused, so that no page of another
     site reaches a server on the same machine. `pages`: what its pages show to be told from another's.
+    `handlers`: what people can try letters on; None: nothing.
     """
     door = AccessDoor(broker, access, host_names)
     ending, held, times = Ending(), HeldMessages(), RequestTimes()
@@ -128,6 +131,7 @@ def web_app(
     app.state.door = door
     app.state.pages = pages or PageOptions()
     app.state.stores = []
+    app.state.handlers = handlers
     return app
 
 

@@ -21,6 +21,7 @@ from lazaretto.model.loopback import is_loopback
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
 from lazaretto.web.page_options import PageOptions, StoreLink
+from lazaretto.web.tries import TriedHandlers
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,29}")
 #: Connections that wait to be accepted.
@@ -37,6 +38,7 @@ class OtherStore:
     broker: AsyncBroker
     access: Access
     pages: PageOptions | None = None
+    handlers: TriedHandlers | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -63,6 +65,7 @@ async def open_web(
     pages: PageOptions | None = None,
     prefix: str = "",
     others: Sequence[OtherStore] = (),
+    handlers: TriedHandlers | None = None,
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
@@ -70,7 +73,8 @@ async def open_web(
     `host_names`: names in `Host` beside those of this machine. `pages`: what pages show to be told from
     another's. `prefix`: what comes before every path, such as "/queues", if a proxy shares its host with
     others. `others`: further stores, each below its name: pages, API, sessions and all. Every page links to
-    the others. Raises InvalidOption for an address beyond this machine if everybody is let in.
+    the others. `handlers`: what people can try letters on. Raises InvalidOption for an address beyond this
+    machine if everybody is let in.
     """
     everybody = [one for one in (access, *(other.access for other in others)) if one.anonymous is not None]
     if not is_loopback(host) and everybody:
@@ -80,11 +84,13 @@ async def open_web(
         )
     own = f"[{host}]" if ":" in host else host
     names = ("localhost", "127.0.0.1", "[::1]", own, *host_names)
-    apps = {"": web_app(broker, access, host_names=names, pages=pages)}
+    apps = {"": web_app(broker, access, host_names=names, pages=pages, handlers=handlers)}
     for other in others:
         if other.name in apps or other.name in _first_parts(apps[""]):
             raise InvalidOption(f"expected another name for a store: {other.name!r} is taken")
-        apps[other.name] = web_app(other.broker, other.access, host_names=names, pages=other.pages)
+        apps[other.name] = web_app(
+            other.broker, other.access, host_names=names, pages=other.pages, handlers=other.handlers
+        )
     links = [
         StoreLink(app.state.pages.name or name or "first", f"{prefix}/{name}" if name else prefix)
         for name, app in apps.items()

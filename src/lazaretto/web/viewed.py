@@ -82,6 +82,11 @@ async def check_edit(broker: AsyncBroker, path: str, edit: str) -> None:
         await broker.check_edit(path, edit)
 
 
+async def hides(broker: AsyncBroker, path: str) -> bool:
+    """Return whether fields of an entity's messages are hidden from somebody."""
+    return isinstance(broker, ViewedBroker) and await broker.hides(path)
+
+
 class _Rules:
     """The rules for somebody, read when they are needed, and again where an answer takes long."""
 
@@ -161,6 +166,10 @@ class ViewedBroker:
         redaction = await self._rules.at(path)
         if which.where is not None and filter_names(redaction, which.where):
             raise NotPermitted(HIDDEN_WHERE)
+
+    async def hides(self, path: str) -> bool:
+        """Return whether fields of an entity's messages are hidden."""
+        return bool(await self._rules.at(path))
 
     async def check_edit(self, path: str, edit: str) -> None:
         """Raise NotPermitted if an edit names what may not be read."""

@@ -2,6 +2,7 @@
 
 from lazaretto.web.api import messages  # isort: skip
 from lazaretto.web.api import (
+    audit,
     causes,
     changes,
     dead_letters,
@@ -16,5 +17,6 @@ from lazaretto.web.api import (
 
 #: Routes are tried in this order, so what is asked for most comes first.
 MODULES = (
-    messages, entities, dead_letters, causes, repairs, standing, dialogs, events, changes, metrics, people
+    messages, entities, dead_letters, causes, repairs, standing, audit, dialogs, events, changes,
+    metrics, people,
 )  # fmt: skip

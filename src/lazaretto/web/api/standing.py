@@ -1,14 +1,12 @@
-"""How the store stands: queues in trouble first, workers, claims, sessions, breakers, the audit log."""
+"""How the store stands: queues in trouble first, workers, claims, sessions, breakers."""
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from lazaretto.claims import Claim
-from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.entities.overview import Status
 from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
@@ -22,28 +20,6 @@ Limit = Annotated[int, Meta(ge=1, le=1000)]
 class OverviewQuery(Query, frozen=True):
     limit: Limit = 50
     name_contains: str | None = None
-
-
-class AuditQuery(Query, frozen=True):
-    queue: str | None = None
-    limit: Limit = 100
-    actor: str | None = None
-    action: str | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    before: Annotated[int, Meta(ge=1)] | None = None
-
-
-class Entry(Struct):
-    """An operator's action. `opposite`: the command that takes it back; null: there is none."""
-
-    position: int
-    time: str
-    actor: str
-    action: str
-    queue: str
-    detail: dict[str, Any]
-    opposite: dict[str, Any] | None
 
 
 class SessionQuery(OfQueue, frozen=True):
@@ -108,13 +84,3 @@ async def list_claims(call: Call, query: HeldQuery) -> list[Claim]:
 async def show_breaker(call: Call, query: OfQueue) -> BreakerDescription:
     """Show how a queue's breaker stands."""
     return await call.broker.breaker(query.queue)
-
-
-@route("GET", "/audit", Permission.SEE)
-async def list_audit(call: Call, query: AuditQuery) -> list[Entry]:
-    """List what operators did, the latest first, each with the command that takes it back."""
-    found = await call.broker.audit(
-        queue=query.queue, limit=query.limit, actor=query.actor, action=query.action,
-        since=query.since, until=query.until, before=query.before,
-    )  # fmt: skip
-    return [Entry(**entry_record(entry)) for entry in found]

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Refused
+from lazaretto.edits.redact import MASK
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.message_history import MessageHistory, Moment
@@ -16,7 +19,10 @@ from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import WAYS, show_body
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
-from lazaretto.web.viewed import check_edit
+from lazaretto.web.tries import TriedHandlers
+from lazaretto.web.viewed import check_edit, hides
+
+_log = logging.getLogger("lazaretto.web")
 
 #: Moments of a message's life that a page shows, the last ones.
 _MOMENTS = 100
@@ -38,7 +44,7 @@ async def show(visit: Visit) -> Page:
     body = None if letter.message is None else show_body(letter.message.body, way)
     values = {
         "queue": queue, "letter": letter, "body": body, "history": history, "way": way,
-        **_life(visit, history),
+        "handlers": _handlers(visit, queue), **_life(visit, history),
     }  # fmt: skip
     return Page("letter.html", "failures", f"Dead letter {number:,} of {queue}", values)
 
@@ -88,11 +94,41 @@ def _kind_of(moment: Moment) -> tuple[object, ...]:
 
 
 async def edit(visit: Visit) -> Page:
-    """Show what an edit would change of a dead letter, and plan a repair of it."""
-    queue, number = visit.queue(), visit.number()
+    """Show what an edit would change of a dead letter, plan a repair of it, or try it."""
+    return await _edit(visit, visit.queue(), visit.number(), visit.text("edit"))
+
+
+async def try_letter(visit: Visit) -> Page:
+    """Run a handler that the server was started with on a dead letter, as an edit would leave it.
+
+    It runs in a sandbox, and nothing is settled or sent; but it is code that runs.
+    """
+    fields = {name: values[0] for name, values in visit.form.items()}
+    queue, given, name = fields.get("queue", ""), fields.get("number", ""), fields.get("handler", "")
+    visit.require(Permission.READ_BODIES, queue)
+    visit.require(Permission.OPERATE, queue)
+    handlers: TriedHandlers | None = visit.request.app.state.handlers
+    if handlers is None or not (given.isascii() and given.isdigit() and len(given) < 14):
+        raise InvalidOption("expected a handler that the server was started with, and the number of a letter")
+    number, text = int(given), fields.get("edit") or None
+    change = None
+    if text is not None:
+        change = refuse_functions(text)
+        await check_edit(visit.broker, queue, text)
+    _log.info("%s tries %s on message %d of %s", visit.who.name, name, number, queue)
+    tried = await handlers.try_letter(queue, number, name, change)
+    if await hides(visit.broker, queue):
+        # What a handler says of a message can have anything that is in it.
+        tried = dataclasses.replace(
+            tried, error_message=tried.error_message and MASK, refused=tried.refused and MASK
+        )
+    return await _edit(visit, queue, number, text, tried=tried, tried_on=name)
+
+
+async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried: Any) -> Page:
     visit.require(Permission.READ_BODIES, queue)
     letter = await visit.broker.dead_letter(queue, number)
-    text, lines, wrong = visit.text("edit"), list[str](), None
+    lines, wrong = list[str](), None
     if text is not None and letter.message is not None:
         try:
             given = refuse_functions(text)
@@ -107,6 +143,13 @@ async def edit(visit: Visit) -> Page:
             wrong = str(error)
     body = None if letter.message is None else show_body(letter.message.body)
     values = {
-        "queue": queue, "letter": letter, "body": body, "edit": text, "lines": lines, "wrong": wrong
+        "queue": queue, "letter": letter, "body": body, "edit": text, "lines": lines, "wrong": wrong,
+        "handlers": _handlers(visit, queue), "tried": None, "tried_on": "", **tried,
     }  # fmt: skip
     return Page("edit.html", "failures", f"Edit {number:,} of {queue}", values)
+
+
+def _handlers(visit: Visit, queue: str) -> Sequence[str]:
+    """Return the names of handlers that letters of a queue can be tried on."""
+    found: TriedHandlers | None = visit.request.app.state.handlers
+    return [] if found is None else found.names(queue)

@@ -10,16 +10,17 @@ import msgspec
 
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.descriptions import QueueDescription
-from lazaretto.model.entities import QueueOptions
+from lazaretto.model.entities import MessageState, QueueOptions
 from lazaretto.model.options import Kind, Option, options_of
 from lazaretto.model.permissions import Permission
 from lazaretto.model.policy import UNLIMITED, Backoff, PoisonPolicy
 from lazaretto.records.options import changes_from
 from lazaretto.web.console.bodies import show_body
+from lazaretto.web.console.peeked import MESSAGES, peek, state_of
 from lazaretto.web.console.render import shown_span
 from lazaretto.web.console.visit import Page, Visit
 
-_QUEUES, _MESSAGES = 50, 10
+_QUEUES = 50
 #: Queues of a chain of forwarding that a page tells.
 _CHAIN = 5
 #: Cycles whose delays are summed one by one.
@@ -64,14 +65,16 @@ async def show(visit: Visit) -> Page:
     broker = visit.broker
     queue = await broker.queue(path)
     held = await broker.held_sessions(path, limit=50) if queue.held_sessions else []
-    messages = []
+    peeked, state, start = None, state_of(visit.text("state")), visit.text("start") or "0"
     if visit.may(Permission.READ_BODIES, path):
-        start = visit.text("start") or "0"
-        if not start.isdigit() or len(start) > 13:
+        if not (start.isascii() and start.isdigit()) or len(start) > 13:
             raise InvalidOption("expected start to be a sequence number")
-        messages = [(one, show_body(one.body)) for one in await broker.peek(path, _MESSAGES, int(start))]
+        peeked = await peek(broker, path, state, int(start))
     values = {
-        "queue": queue, "held": held, "breaker": await broker.breaker(path), "messages": messages,
+        "queue": queue, "held": held, "breaker": await broker.breaker(path), "peeked": peeked,
+        "bodies": [] if peeked is None else [show_body(one.body) for one in peeked.messages],
+        "state": None if state is None else state.value, "states": [one.value for one in MessageState],
+        "most": MESSAGES,
         "rates": await broker.rates(path, span="hour", limit=24), "settings": _settings(queue.options),
         "chain": await _chain(visit, queue), "attempts": attempts_of(queue.options.policy),
     }  # fmt: skip

@@ -86,9 +86,13 @@ def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
     async def do(request: Request) -> Response:
         return await _answered(request, lambda visit: _shown(visit, act), broker, door)
 
+    async def try_letter(request: Request) -> Response:
+        return await _answered(request, lambda visit: _shown(visit, letters.try_letter), broker, door)
+
     return [
         *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),
         Place("/do/{command}", do, methods=["POST"]),
+        Place("/try", try_letter, methods=["POST"]),
         Place("/static/{name}", _static, methods=["GET"]),
     ]
 
@@ -172,7 +176,7 @@ def _again(error: NotAuthenticated | StaleForm, request: Request, form: dict[str
     fields = [(name, value) for name, values in form.items() for value in values if name != "csrf"]
     content = render(
         "again.html", request, visit=None, here="", title="Send again", done=None, fields=fields, csrf=csrf,
-        command=request.path_params["command"],
+        command=request.path_params.get("command", "try"), action=request.url.path,
     )  # fmt: skip
     return Response(content, 403 if csrf else 401, media_type="text/html")
 

@@ -91,6 +91,8 @@
 
   document.addEventListener("htmx:error", () => { failed = true; });
   const refresh = async (asked) => {
+    // What answers a form cannot be asked for again.
+    if ($("#main").dataset.still !== undefined) return say("off");
     if (paused && !asked) return say("paused");
     if (!asked && disturbs()) { waiting = true; return say("changed"); }
     const since = Date.now() - last;
@@ -165,6 +167,7 @@
       case "n": follow(".beside a[rel=next], .pages a[rel=next]"); break;
       case "p": follow(".beside a[rel=prev], .pages a[rel=prev]"); break;
       case "e": follow("a[data-key=e]"); break;
+      case "t": follow("a[data-key=t]"); $("button[data-key=t]")?.focus(); break;
       // What changes something is asked for: Enter does it.
       case "r": { const act = $("[data-key=r]"); if (act) { act.focus(); act.scrollIntoView({ block: "center" }); } break; }
       case "u": {

@@ -1,0 +1,114 @@
+"""The audit log: pages, and all of it as a stream of lines."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator, Callable
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from starlette.responses import Response, StreamingResponse
+
+from lazaretto.commands.opposites import entry_record
+from lazaretto.engine.log import AuditEntry
+from lazaretto.errors import InvalidOption
+from lazaretto.model.permissions import Permission
+from lazaretto.records.letters import csv_cell
+from lazaretto.records.plain import plain
+from lazaretto.web.audited import audit_entries
+from lazaretto.web.json import json_of
+from lazaretto.web.routes import Call, Query, route
+
+#: Entries that are sent at once.
+_LINES: Final = 200
+_COLUMNS: Final = ("position", "time", "actor", "action", "queue", "detail")
+
+
+class Which(Query, kw_only=True, frozen=True):
+    """Which entries are meant."""
+
+    queue: str | None = None
+    actor: str | None = None
+    action: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    before: Annotated[int, Meta(ge=1)] | None = None
+
+
+class AuditQuery(Which, kw_only=True, frozen=True):
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ExportQuery(Which, kw_only=True, frozen=True):
+    """`repair`: only what was done with it."""
+
+    repair: str | None = None
+    format: Literal["jsonl", "csv"] = "jsonl"
+
+
+class Entry(Struct):
+    """An operator's action. `opposite`: the command that takes it back; null: there is none."""
+
+    position: int
+    time: str
+    actor: str
+    action: str
+    queue: str
+    detail: dict[str, Any]
+    opposite: dict[str, Any] | None
+
+
+@route("GET", "/audit", Permission.SEE)
+async def list_audit(call: Call, query: AuditQuery) -> list[Entry]:
+    """List what operators did, the latest first, each with the command that takes it back."""
+    found = await call.broker.audit(**msgspec.structs.asdict(query))
+    return [Entry(**entry_record(entry)) for entry in found]
+
+
+@route("GET", "/audit/export", Permission.SEE, media_types=("application/jsonl", "text/csv"))
+async def export_audit(call: Call, query: ExportQuery) -> Response:
+    """Stream what operators did, the latest first, as JSON Lines or CSV."""
+    which = msgspec.structs.asdict(query)
+    kind = which.pop("format")
+    if query.repair is not None and query.queue is not None:
+        raise InvalidOption("expected queue or repair, not both")
+    entries = audit_entries(call.broker, **which)
+    # What is wrong with the request is said before the stream begins.
+    first = await anext(entries, None)
+    made = _stream(first, entries, _csv if kind == "csv" else _jsonl)
+    media_type = "text/csv; charset=utf-8" if kind == "csv" else "application/jsonl"
+    headers = {"Content-Disposition": f'attachment; filename="activity.{kind}"'}
+    return StreamingResponse(made, media_type=media_type, headers=headers)
+
+
+Draw = Callable[[list[AuditEntry], bool], bytes]
+
+
+async def _stream(
+    first: AuditEntry | None, entries: AsyncIterator[AuditEntry], draw: Draw
+) -> AsyncIterator[bytes]:
+    some, begins = [] if first is None else [first], True
+    async for entry in entries:
+        some.append(entry)
+        if len(some) == _LINES:
+            yield draw(some, begins)
+            some, begins = [], False
+    yield draw(some, begins)
+
+
+def _jsonl(entries: list[AuditEntry], begins: bool) -> bytes:
+    return b"".join(json_of(entry_record(entry)) + b"\n" for entry in entries)
+
+
+def _csv(entries: list[AuditEntry], begins: bool) -> bytes:
+    out = io.StringIO()
+    writer = csv.writer(out)
+    if begins:
+        writer.writerow(_COLUMNS)
+    for entry in entries:
+        told = {**plain(entry), "detail": json_of(entry.detail).decode()}
+        writer.writerow([csv_cell(told[name]) for name in _COLUMNS])
+    return out.getvalue().encode("utf-8", "backslashreplace")

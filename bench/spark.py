@@ -63,6 +63,7 @@ def _pipelines(store: str) -> Runs:
     runs: Runs = {
         _PLAIN: ("all", plain),
         _OURS: ("all", ours("process")),
+        "the same, claims of 500,000": ("all", ours("process", claim=500_000)),
         "the same with results to Parquet": ("all", ours("process", results=True)),
         "the same, 0.1 % poison": ("spoilt", ours("process")),
         "pipeline, inline": ("all", ours("inline")),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench.spark_places import Place
+from bench.spark_places import SIZE, Place
 from lazaretto.spark import process
 
 #: Messages of a claim, and of what is fetched at once by hand.
@@ -133,11 +133,14 @@ def jdbc(spark: Any, place: Place) -> None:
     connection.close()
 
 
-def ours(isolation: str, *, direct: bool = True, results: bool = False) -> Run:
-    """Return a run of the pipeline. `direct`: the tasks read by themselves; `results`: as Parquet."""
+def ours(isolation: str, *, direct: bool = True, results: bool = False, claim: int = CLAIM) -> Run:
+    """Return a run of the pipeline.
+
+    `direct`: the tasks read by themselves; `results`: as Parquet; `claim`: messages of one, if direct.
+    """
 
     def run(spark: Any, place: Place) -> Progress:
-        more: dict[str, Any] = {"max_rows": CLAIM} if direct else {}
+        more: dict[str, Any] = {"max_rows": claim, "max_bytes": 2 * SIZE * claim} if direct else {}
         if results:
             more.update(results=str(place.home / "results"), schema=RESULT)
         query = process(

@@ -6,6 +6,8 @@ import contextlib
 import datetime
 import pickle
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +21,7 @@ from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions
-from lazaretto.spark.columns import MESSAGE, rows_at_once, schema_of, shard_query
+from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once, schema_of, shard_query
 from lazaretto.spark.results import ParquetResults, Results
 from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
 from lazaretto.spark.shard_task import ShardTask, TaskSettings, bounded
@@ -143,6 +145,36 @@ def test_a_task_finds_the_server_and_password_in_a_file(
     driver.settle(driver.attempt(claim, act))
     assert [number for number, _ in seen(tmp_path / "results")] == [1, 2, 3]
     assert b"secret" not in pickle.dumps(driver.settings(act))
+
+
+#: Locks a file as a process does that closes it, in the moment before it knows whether others have it open.
+CLOSING = """\
+import fcntl
+import sys
+import time
+
+with open(sys.argv[1], "rb+") as file:
+    fcntl.lockf(file, fcntl.LOCK_EX, 1, 0x40000000)
+    print("locked", flush=True)
+    time.sleep(0.5)
+"""
+
+
+def test_a_file_is_read_that_another_process_closes_just_now(broker: Broker, url: str) -> None:
+    broker.sender("work").send([Message(b"x") for _ in range(5)])
+    consumer = ClaimConsumer(store_of(broker), "work", "spark")
+    consumer.attach()
+    assert consumer.take(0) == 1
+    ((_, shard),) = consumer.shards(0, 1)
+    # Arrow's driver reads only where no other SQLite has the file open.
+    broker.close()
+    (before,) = read_shard(url, shard, list(MESSAGE), 10)
+    words = [sys.executable, "-c", CLOSING, url]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as closing:
+        assert closing.stdout is not None
+        assert closing.stdout.readline() == "locked\n"
+        (batch,) = read_shard(url, shard, list(MESSAGE), 10)
+    assert batch.equals(before)
 
 
 def explained(url: str, sql: str, parameters: tuple[int, ...]) -> list[str]:

@@ -20,6 +20,8 @@ from lazaretto.store.sql.words import words
 
 #: Messages that are read at once.
 BATCH_ROWS = 10_000
+#: Seconds to wait for another process that closes a file just now: for a moment nobody may begin to read it.
+_BUSY = 60
 
 #: Queries of columns, the same for every database. Their parameters are `?`.
 _QUERIES = load_queries(("lazaretto.store.sql", "columns.sql"), words=words({}))
@@ -89,7 +91,7 @@ def _batches(
 ) -> Iterator[pa.RecordBatch]:
     read_only = f"file:{quote(path)}?mode=ro"
     if importlib.util.find_spec("adbc_driver_sqlite") is None or is_open_here(path):
-        with contextlib.closing(sqlite3.connect(read_only, uri=True)) as plain:
+        with contextlib.closing(sqlite3.connect(read_only, _BUSY, uri=True)) as plain:
             rows_of = plain.execute(sql, parameters)
             while found := rows_of.fetchmany(rows):
                 yield _of_rows(found, schema)
@@ -97,6 +99,7 @@ def _batches(
     from adbc_driver_sqlite import dbapi
 
     with contextlib.closing(dbapi.connect(read_only)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY * 1000}")
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(rows)})
         cursor.execute(sql, parameters)
         for batch in cursor.fetch_record_batch():

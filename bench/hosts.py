@@ -1,9 +1,10 @@
 """`python -m bench hosts`: many processes on one PostgreSQL, near and over a network, beside pgmq.
 
 Each thread of each process sends a message of 1 KiB, receives one and completes it, again and again. The
-network is a proxy on this machine that keeps each piece for half a millisecond in each direction. The system
-`topic` is ours with a topic in the queue's place: the message is received from its subscription, and another
-subscription does not want it.
+network is a proxy on this machine that keeps each piece for half a millisecond in each direction. Three
+more systems are ours. `topic`: the message is sent to a topic and received from a subscription; another one
+does not want it. `host`: it is taken and settled as a service host does. `sql`: it is received and completed
+by a transaction that inserts a row.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ from bench.postgres import PostgresServer
 from bench.scratch import scratch
 from bench.systems.contract import QUEUE, Receiver, Sender
 from bench.systems.pgmq import PgmqSystem
+from lazaretto.broker import Broker, store_of
+from lazaretto.engine.messages.settle import COMPLETE, Settled
+from lazaretto.engine.unit_of_work import FinishHandover
+from lazaretto.engine.workers.leases import Handover
+from lazaretto.transaction import BrokerTransaction
 
 _LAYOUTS = "1x1,1x8,4x1,4x4,8x4,16x2"
 _ONE_WAY = 0.0005
@@ -95,6 +101,65 @@ class _Topic(_Lazaretto):
         return LazarettoSender(sender), LazarettoReceiver(receiver)
 
 
+class _Taker(Receiver[Handover]):
+    """Takes and settles as a service host does, without its handlers."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._store = store_of(broker)
+        self._receiver = broker.receiver(QUEUE)
+
+    def receive(self, limit: int, wait: float) -> Sequence[Handover]:
+        found = self._receiver.take(limit, wait)
+        return [] if found is None else [found]
+
+    def complete(self, handles: Sequence[Handover]) -> None:
+        for handover in handles:
+            done = [Settled(message, COMPLETE) for message in handover.messages]
+            self._store.run(FinishHandover(done, token=handover.lock.token))
+
+    def body(self, handle: Handover) -> bytes:
+        return handle.messages[0].body
+
+
+class _WithSql(Receiver[BrokerTransaction]):
+    """Receives and completes by transactions that insert a row each."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def receive(self, limit: int, wait: float) -> Sequence[BrokerTransaction]:
+        tx = self._broker.transaction()
+        if tx.receive(QUEUE, limit, wait):
+            tx.execute("INSERT INTO ledger (body) VALUES ('done')")
+            return [tx]
+        return []
+
+    def complete(self, handles: Sequence[BrokerTransaction]) -> None:
+        for tx in handles:
+            tx.commit()
+
+    def body(self, handle: BrokerTransaction) -> bytes:
+        raise NotImplementedError
+
+
+class _Served(_Lazaretto):
+    """A host of ours that takes and settles as a service host does."""
+
+    def pair(self) -> tuple[Sender, Receiver[Any]]:
+        from bench.systems.lazaretto import LazarettoSender
+
+        return LazarettoSender(self._broker.sender(QUEUE)), _Taker(self._broker)
+
+
+class _Sql(_Lazaretto):
+    """A host of ours whose transactions have SQL of their own."""
+
+    def pair(self) -> tuple[Sender, Receiver[Any]]:
+        from bench.systems.lazaretto import LazarettoSender
+
+        return LazarettoSender(self._broker.sender(QUEUE)), _WithSql(self._broker)
+
+
 class _Pgmq:
     """A host with pgmq's functions and a connection for each thread."""
 
@@ -114,6 +179,8 @@ class _Pgmq:
 _HOSTS: dict[str, type[_Lazaretto] | type[_Pgmq]] = {
     "lazaretto": _Lazaretto,
     "topic": _Topic,
+    "host": _Served,
+    "sql": _Sql,
     "pgmq": _Pgmq,
 }
 
@@ -219,6 +286,8 @@ def _server(system: str, folder: Path, partitions: int) -> Iterator[PostgresServ
             broker.create_queue(QUEUE, QueueOptions(lock_duration=30, partitions=partitions))
             broker.create_topic(TOPIC)
             broker.create_subscription(TOPIC, "all", QueueOptions(lock_duration=30, partitions=partitions))
+            with broker.transaction() as tx:
+                tx.execute("CREATE TABLE ledger (id BIGSERIAL PRIMARY KEY, body TEXT)")
             rule = Rule("red", CorrelationFilter(subject="red"))
             broker.create_subscription(TOPIC, "red", QueueOptions(), rules=[rule])
         yield server
@@ -239,7 +308,9 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3, help="systems take turns in each (3)")
     parser.add_argument("--partitions", type=int, default=1, help="of Lazaretto's queue (1)")
     parser.add_argument("--where", choices=["near", "far", "both"], default="both")
-    parser.add_argument("--systems", default=",".join(_SYSTEMS), help=f"({','.join(_SYSTEMS)}); also topic")
+    parser.add_argument(
+        "--systems", default=",".join(_SYSTEMS), help=f"({','.join(_SYSTEMS)}); also topic, host, sql"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
     parser.add_argument("--dir", type=Path, default=Path(".bench"), help="where the databases go (.bench)")
     return parser.parse_args(words)

@@ -24,9 +24,9 @@ class BrokerTransaction(MessageVerbs, WorkVerbs):
 
     Leaving the block commits; an exception rolls back. What the transaction received and did not
     settle otherwise is completed by the commit. Rolling back charges each message it received one
-    failure and makes it receivable again. Nothing is locked in the store while your code runs,
-    until the first `execute`: from then on this transaction is the only writer, so be quick. The verbs that
-    settle take messages received in this transaction or by a receiver. One thread.
+    failure and makes it receivable again. Nothing is locked in the store while your code runs, until the
+    first `execute`: from then on it is the only writer of a file, so be quick. On PostgreSQL others go on.
+    The verbs that settle take messages received in this transaction or by a receiver. One thread.
     """
 
     def __init__(self, store: Store, work: UnitOfWork | None = None) -> None:

@@ -100,8 +100,9 @@ class UnitOfWork:
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
         """Run your own SQL on the store's database, in the same commit; return its cursor.
 
-        From here to the end of the transaction nobody else can write. You can read the broker's tables but
-        not change them. Errors of the SQL driver (sqlite3.IntegrityError, psycopg.errors.CheckViolation)
+        From here to the end of the transaction nobody else can write to a file; on PostgreSQL others go on,
+        and wait only for rows that you lock. You can read the broker's tables but not change them. Errors of
+        the SQL driver (sqlite3.IntegrityError, psycopg.errors.CheckViolation)
         are raised unchanged. The style of parameters depends on the database: see `paramstyle`.
         """
         self.refuse_ended()
@@ -207,8 +208,9 @@ class WorkVerbs:
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
         """Run your own SQL on the store's database, in the same commit; return its cursor.
 
-        From here to the end of the transaction nobody else can write. You can read the broker's tables but
-        not change them. Receive before it, not after. Errors of the SQL driver (sqlite3.IntegrityError,
+        From here to the end of the transaction nobody else can write to a file; on PostgreSQL others go on,
+        and wait only for rows that you lock. You can read the broker's tables but not change them. Receive
+        before it, not after. Errors of the SQL driver (sqlite3.IntegrityError,
         psycopg.errors.CheckViolation) are raised unchanged. The style of parameters depends on the database:
         see `paramstyle`.
         """

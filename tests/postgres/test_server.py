@@ -38,10 +38,13 @@ from lazaretto import (
     StoreUnavailable,
 )
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.dialect import place
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import Query
 from lazaretto.store.sql.statements import Statement
+
+from .witness import store_of
 
 T = TypeVar("T")
 
@@ -131,11 +134,23 @@ class TestHosts:
     def test_a_writer_that_holds_on(self, url: str) -> None:
         with lazaretto.connect(url) as first, lazaretto.connect(url, timeout=0.2) as second:
             first.create_queue("work")
-            with first.transaction() as tx:
-                tx.execute("SELECT 1")
+            with second.transaction() as tx:
+                tx.execute("CREATE TABLE ledger (id BIGINT)")
+            store = store_of(second)
+            with psycopg.connect(store._conninfo, autocommit=True) as holding:
+                holding.execute("SELECT pg_advisory_lock(%s, %s)", (WRITING, store._number))
                 with pytest.raises(StoreBusy, match="another process held the write lock"):
                     second.sender("work").send(Message(b"x"))
+                with (
+                    pytest.raises(StoreBusy, match="another process held the write lock"),
+                    second.transaction() as tx,
+                ):
+                    tx.execute("INSERT INTO ledger VALUES (1)")
+                    tx.send("work", Message(b"y"))
             second.sender("work").send(Message(b"x"))
+            with second.transaction() as tx:
+                assert tx.execute("SELECT count(*) FROM ledger").fetchone() == (0,)
+            assert second.queue("work").counts.total == 1
 
 
 class _Load:

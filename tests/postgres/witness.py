@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import socket
 import threading
@@ -16,6 +17,10 @@ from lazaretto.store.postgres.store import PostgresStore
 
 #: What the server says last when it waits for a client that has no transaction open, and so no lock.
 IDLE = b"Z\x00\x00\x00\x05I"
+
+
+#: A statement that takes locks, as it is prepared; and then its name, as it is used.
+_LOCKING = re.compile(rb"(lazaretto_\d+\x00)SELECT pg_advisory_xact")
 
 
 class Witness:
@@ -75,6 +80,17 @@ class Witness:
 def waits_under_a_lock(said: list[tuple[str, bytes]]) -> bool:
     """Return whether a client was silent while its transaction was open."""
     return any(who == "server" and not piece.endswith(IDLE) for who, piece in said)
+
+
+def turns_that_lock(said: list[tuple[str, bytes]]) -> list[int]:
+    """Return the places of the turns that take locks of the broker, on a connection from its start."""
+    everything = b"".join(piece for who, piece in said if who == "client")
+    names = {b"pg_advisory_xact", *_LOCKING.findall(everything)}
+    return [
+        place
+        for place, (who, piece) in enumerate(said)
+        if who == "client" and any(name in piece for name in names)
+    ]
 
 
 def store_of(broker: Broker) -> PostgresStore:

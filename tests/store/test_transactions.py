@@ -382,7 +382,7 @@ class TestOwnSql:
         with broker.transaction() as tx:
             assert tx.execute("SELECT count(*) FROM lazaretto_messages").fetchone() == (2,)
 
-    def test_others_wait_until_it_ends(self, broker: Broker, connect: Connect) -> None:
+    def test_others_wait_until_it_ends_on_a_file_alone(self, broker: Broker, connect: Connect) -> None:
         done = threading.Event()
 
         def others() -> None:
@@ -394,16 +394,17 @@ class TestOwnSql:
         with broker.transaction() as tx:
             tx.execute("SELECT 1")
             thread.start()
-            assert not done.wait(0.05)
+            if "sqlite" in broker.facts():
+                assert not done.wait(0.05)
+            else:
+                assert done.wait(30)
         assert done.wait(30)
         thread.join(30)
 
     def test_the_same_thread_cannot_write_past_it(self, broker: Broker) -> None:
         with broker.transaction() as tx:
             tx.execute("SELECT 1")
-            with pytest.raises(
-                TransactionError, match="holds the store: send, receive and settle through it"
-            ):
+            with pytest.raises(TransactionError, match="is open: send, receive and settle through it"):
                 send(broker, b"x")
             with pytest.raises(TransactionError, match="end it first"):
                 broker.transaction().execute("SELECT 1")

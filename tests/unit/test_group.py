@@ -259,7 +259,7 @@ class TestHolding:
     def test_the_holder_cannot_run_an_operation_or_hold_again(self) -> None:
         group = GroupCommit(Commits())
         group.acquire()
-        with pytest.raises(TransactionError, match="holds the store"):
+        with pytest.raises(TransactionError, match="has run SQL and is open"):
             group.run(Number(1))
         with pytest.raises(TransactionError, match="end it first"):
             group.acquire()

@@ -1,4 +1,4 @@
-"""The store as its callers see it: it runs operations, answers queries, and lends its one writer."""
+"""The store as its callers see it: it runs operations, answers queries, and takes its callers' own SQL."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Savepoint(Protocol):
 
 
 class Exclusive(Protocol):
-    """The store's one writer, held by one caller for its own SQL and operations in one commit."""
+    """One caller's own SQL, and operations, in one commit."""
 
     def execute(self, sql: str, parameters: Any) -> Any:
         """Run the user's SQL and return its cursor."""

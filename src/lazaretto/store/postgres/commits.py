@@ -37,16 +37,19 @@ class Commits:
         self.number = zlib.crc32(schema.encode()) - (1 << 31)
         self._where = where
 
-    def begin(self, connection: PgConnection, durable: bool, opening: str = "") -> tuple[int, int, bool]:
+    def begin(self, connection: PgConnection, durable: bool) -> tuple[int, int, bool]:
         """Begin as the one writer, in one round trip.
 
-        Return the store's version, the time, and whether claims lock messages by ranges. `opening`:
-        statements to run before it waits for the lock.
+        Return the store's version, the time, and whether claims lock messages by ranges.
         """
+        # What the server is set to may be more than "on".
+        return self.lock(connection, f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}")
+
+    def lock(self, connection: PgConnection, opening: str = "") -> tuple[int, int, bool]:
+        """Become the one writer in an open transaction, or in one that `opening` begins; else as `begin`."""
         ((version, now, claimed),) = connection.script(
-            # What the server is set to may be more than "on".
-            f"BEGIN; {'' if durable else 'SET LOCAL synchronous_commit = off; '}{opening}"
-            f"SELECT pg_advisory_xact_lock({WRITING}, {self.number}); " + self.dialect.text("select_begun")
+            f"{opening}SELECT pg_advisory_xact_lock({WRITING}, {self.number}); "
+            + self.dialect.text("select_begun")
         )
         if self.server_clock is not None:
             self.server_clock.set(now)

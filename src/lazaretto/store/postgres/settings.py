@@ -25,6 +25,13 @@ class Settings:
         self._dialect = dialect
         self.forget()
 
+    def on(self, connection: PgConnection) -> Settings:
+        """Return the same for another connection, with what is remembered by now."""
+        other = Settings(connection, self._dialect)
+        other._by_path, other._by_id = dict(self._by_path), dict(self._by_id)
+        other._subscriptions = dict(self._subscriptions)
+        return other
+
     def forget(self) -> None:
         """Forget all settings; they are read again when needed."""
         self._by_path: dict[str, QueueRecord] = {}

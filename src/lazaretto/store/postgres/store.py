@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, cast
 
@@ -11,17 +11,10 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
-from lazaretto.model.partitions import SLOTS
+from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
-from lazaretto.store.postgres.connection import (
-    PLANNING,
-    SILENT_WRITERS,
-    PgConnection,
-    own_fault,
-    translated,
-    translating,
-)
+from lazaretto.store.postgres.connection import PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
@@ -35,7 +28,8 @@ from lazaretto.store.postgres.schema import CLAIMED_RANGES, RANGE_LOCKS, check_n
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.upkeep import Upkeep
-from lazaretto.store.postgres.user_sql import PgExclusive
+from lazaretto.store.postgres.user_commits import UserCommits, save_causes
+from lazaretto.store.postgres.user_sql import PgExclusive, begin
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
@@ -134,9 +128,11 @@ class PostgresStore(SqlStore):
     def server(self) -> tuple[str, int | None]:
         return self._connection.server
 
-    def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
+    def _transaction(
+        self, connection: Connection, memory: Memory, *, reads: bool = False, mark: DueMark | None = None
+    ) -> SqlTransaction:
         own = cast(PgConnection, connection)
-        context = PgContext(own, self.dialect, memory, self.worker, self._mark, reads=reads)
+        context = PgContext(own, self.dialect, memory, self.worker, mark or self._mark, reads=reads)
         context.claims_ranges = self._claims_ranges
         return PgTransaction(context, self._new_message_id, ranges=self._ranges)
 
@@ -384,40 +380,71 @@ class PostgresStore(SqlStore):
 
     # -- the user's own SQL ---------------------------------------------------------------------
 
-    def _open_exclusive(self, memory: Memory, *, pauses: bool) -> PgExclusive:
-        def begin(connection: PgConnection) -> int:
-            return self._begin_user_sql(connection, pauses=pauses)
+    def exclusive(self, *, pauses: bool = True) -> PgExclusive:
+        self._refuse_fork()
+        holder = self._group.hold()
+        try:
+            self._refuse_closed()
+            with translating(self._where):
+                connection, _ = self._patience.begin(
+                    lambda: self._readers.borrow_with(lambda c: begin(c, self.schema, pauses=pauses))
+                )
+        except BaseException:
+            self._group.let_go(holder)
+            raise
 
-        with translating(self._where):
-            connection, now = self._patience.begin(lambda: self._readers.borrow_with(begin))
-        tx = self._transaction(connection, memory)
-        tx.begin(now)
-        # Less than there are: whatever the user's own statements do counts as a change.
-        begun_at = connection.total_changes - 1
-        return PgExclusive(
-            connection, tx, self._translated, lambda c: self._commits.finish(c, begun_at), self._end_user_sql
+        def ended(connection: PgConnection, done: CommitContext | None) -> None:
+            self._end_user_sql(connection, done, holder)
+
+        return PgExclusive(connection, self._user_commits(connection), self._translated, ended)
+
+    def _user_commits(self, connection: PgConnection) -> UserCommits:
+        """Return what commits on a connection that other threads do not use."""
+        mark, settings = DueMark(), self._settings.on(connection)
+
+        def memory() -> Memory:
+            found = Memory()
+            # Cursors only ever move on, so the writer's are good enough to start from.
+            found.cursors.update(self._memory.cursors)
+            found.homes = Homes(self._known_slot)
+            return found
+
+        def plan() -> WholeTransaction:
+            context = WholeContext(connection, settings, self.dialect, memory(), self.worker, mark)
+            return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
+
+        plans = WholeCommits(self._commits, settings, plan, save_causes)
+        locked = self._transaction(connection, memory(), mark=mark)
+        return UserCommits(
+            connection, self._commits, plans, locked, self._write_ranges, self._upkeep.end_silent_writers
         )
 
-    def _begin_user_sql(self, connection: PgConnection, *, pauses: bool) -> int:
-        """Begin as the one writer; return the time."""
-        # A user's own queries are planned as the server is set.
-        settings = {**dict.fromkeys(PLANNING, "DEFAULT"), **({} if pauses else SILENT_WRITERS)}
-        opening = "".join(f"SET LOCAL {name} TO {value}; " for name, value in settings.items())
-        _version, now, _ = self._commits.begin(connection, durable=True, opening=opening)
-        # The broker's tables can be read, behind whatever the user's own path says.
-        connection.execute(
-            "SELECT set_config('search_path', current_setting('search_path') || ', ' || $1, true)",
-            (f'"{self.schema}"',),
-        )
-        return now
+    def _known_slot(self) -> int:
+        """Return this process's slot if it has one; only the writer's thread can take one."""
+        slot = self._memory.homes.slot
+        return partition_of(self.worker, SLOTS) if slot is None else slot
 
-    def _end_user_sql(self, connection: PgConnection, done: CommitContext | None) -> None:
+    def _write_ranges(self, queues: Collection[int]) -> None:
+        """Write the range locks of some queues into their messages, in a commit of the writer's."""
+        with self._group.writing():
+            if not (self._connection.broken or self._connection.heard):
+                self._whole.write_ranges(self._connection, queues)
+
+    def _end_user_sql(self, connection: PgConnection, done: CommitContext | None, holder: int) -> None:
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()
             self._readers.give_back(connection)
         finally:
-            self._end_exclusive(done)
+            self._group.let_go(holder)
+        if done is None:
+            return
+        with self._group.writing():
+            if done.rates.entries:
+                self._add_rates(done)
+            # It may have set a timer.
+            self._changes += 1
+        self._announce(done)
 
     # -- waiting --------------------------------------------------------------------------------
 

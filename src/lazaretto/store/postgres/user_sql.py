@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.postgres.connection import PLANNING, SILENT_WRITERS, PgConnection
+from lazaretto.store.postgres.user_commits import UserCommits
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Cursor
-from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sql.user_sql import SqlExclusive
+
+T = TypeVar("T")
 
 #: A statement's first word, behind comments and parentheses.
 _VERB = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*([a-z]+)", re.DOTALL | re.IGNORECASE)
@@ -21,6 +24,12 @@ _ENDS = {"abort", "begin", "commit", "end", "prepare", "rollback", "start"}
 _SAVEPOINTS = {"release", "savepoint"}
 _READS = {"explain", "select", "show", "table", "values"}
 _OWN = re.compile(r"\blazaretto_[a-z_]+", re.IGNORECASE)
+#: One of the broker's tables, and its name within the statement.
+_NAMED = re.compile(r"\b(lazaretto_[a-z_]+)\"?(?:\s+(?:AS\s+)?\"?(\w+))?", re.IGNORECASE)
+#: What locks rows, and of which tables that are read; of all of them if it names none.
+_LOCKS = re.compile(
+    r"\bFOR\s+(?:NO\s+KEY\s+UPDATE|UPDATE|KEY\s+SHARE|SHARE)\b(?:\s+OF\b([\w\s,\"]*))?", re.IGNORECASE
+)
 
 
 def refusal(sql: str) -> str | None:
@@ -32,7 +41,31 @@ def refusal(sql: str) -> str | None:
     if verb in _SAVEPOINTS:
         return "use savepoints in SQL; call savepoint()"
     own = _OWN.search(sql)
-    return f"change the broker's table {own[0]}" if own and verb not in _READS else None
+    if own is None:
+        return None
+    if _locks_own(sql):
+        # All others would wait for it.
+        return f"lock rows of the broker's table {own[0]}"
+    return None if verb in _READS else f"change the broker's table {own[0]}"
+
+
+def _locks_own(sql: str) -> bool:
+    """Return whether a statement that reads tables of the broker's would lock rows of theirs."""
+    named = {name.lower() for names in _NAMED.findall(sql) for name in names}
+    return any(not of or named.intersection(re.findall(r"\w+", of.lower())) for of in _LOCKS.findall(sql))
+
+
+def begin(connection: PgConnection, schema: str, *, pauses: bool) -> None:
+    """Begin a transaction for the user's own SQL. `pauses`: the server may hear nothing of it for a while."""
+    # A user's own queries are planned as the server is set.
+    settings = {**dict.fromkeys(PLANNING, "DEFAULT"), **({} if pauses else SILENT_WRITERS)}
+    # What is committed with the SQL must see what others have committed since it began. The broker's tables
+    # can be read, behind whatever the user's own path says.
+    connection.script(
+        "BEGIN ISOLATION LEVEL READ COMMITTED; "
+        + "".join(f"SET LOCAL {name} TO {value}; " for name, value in settings.items())
+        + f"SELECT set_config('search_path', current_setting('search_path') || ', \"{schema}\"', true)"
+    )
 
 
 class _OneStatement(psycopg.Cursor[Any]):
@@ -47,7 +80,10 @@ class _OneStatement(psycopg.Cursor[Any]):
 
 
 class PgExclusive(SqlExclusive):
-    """The one writer of a server's store, held by one caller until `commit` or `rollback`."""
+    """One transaction on the server with the user's own SQL, until `commit` or `rollback`.
+
+    Others write meanwhile: only its commit holds locks of the broker.
+    """
 
     errors = psycopg.Error
     culprit = "a failure of the server"
@@ -55,15 +91,14 @@ class PgExclusive(SqlExclusive):
     def __init__(
         self,
         connection: PgConnection,
-        tx: SqlTransaction,
+        commits: UserCommits,
         translate: Callable[[psycopg.Error], LazarettoError],
-        save: Callable[[PgConnection], object],
         ended: Callable[[PgConnection, CommitContext | None], None],
     ) -> None:
-        super().__init__(connection, tx)
+        super().__init__(connection)
         self._connection = connection
+        self._commits = commits
         self._translate = translate
-        self._save_connection = save
         self._ended = ended
 
     def execute(self, sql: str, parameters: Any) -> Cursor:
@@ -86,8 +121,8 @@ class PgExclusive(SqlExclusive):
             raise
         return cursor
 
-    def _save(self) -> None:
-        self._save_connection(self._connection)
+    def _run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
+        return self._commits.run(operation)
 
     def _end(self, done: CommitContext | None) -> None:
         self._ended(self._connection, done)

@@ -45,6 +45,10 @@ class WholeCommits:
     def forget(self) -> None:
         """Forget everything about the server: it may be another one now."""
         self._tx = self._make()
+        self.forget_settings()
+
+    def forget_settings(self) -> None:
+        """Forget how queues are set."""
         self._settings.forget()
 
     def plan(self, group: Sequence[Ticket], *, registered: bool) -> tuple[WholeContext | None, list[Ticket]]:
@@ -86,7 +90,7 @@ class WholeCommits:
         free.
         """
         try:
-            return True, self._send(connection, whole, durable, flush)
+            return True, self.append(connection, whole, durable=durable, flush=flush)
         except psycopg.Error:
             connection.roll_back()
             self._settings.forget()
@@ -95,7 +99,14 @@ class WholeCommits:
             connection.roll_back()
             raise
 
-    def _send(self, connection: PgConnection, whole: WholeContext, durable: bool, flush: bool) -> int | None:
+    def append(
+        self, connection: PgConnection, whole: WholeContext, *, durable: bool = True, flush: bool = False
+    ) -> int | None:
+        """Commit a plan, with what the connection's open transaction has done before, if there is one.
+
+        Return the store's new version, as `send` does. Raises psycopg's errors; whoever began the
+        transaction may go back then.
+        """
         commits = self._commits
         clock = commits.server_clock
         queues, marks = whole.marks()
@@ -115,7 +126,7 @@ class WholeCommits:
             "tells": bool(whole.woken),
             "channel": commits.channel,
         }
-        connection.send_ahead(whole=True)
+        connection.send_ahead(whole=not connection.in_transaction)
         opened = connection.send(*self._statement("open_whole", opening))
         whole.send(connection)
         closed = commits.finish_with(connection, self._statement("close_whole", closing), flush=flush)

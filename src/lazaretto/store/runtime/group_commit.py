@@ -21,7 +21,7 @@ import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
@@ -82,7 +82,10 @@ class GroupCommit:
         self._gate.acquire()
         self._expected = 0
         self._callers = 0
-        self._holder: int | None = None
+        #: The threads with an open transaction in which SQL has run.
+        self._holders: set[int] = set()
+        #: The one of them that has the right to write.
+        self._owner = 0
         self._server: threading.Thread | None = None
         self._submitted = threading.Lock()
         self.closed = False
@@ -91,7 +94,7 @@ class GroupCommit:
         """Return the operation's answer, or raise its error, once its commit is done."""
         if self.closed:
             raise BrokerClosed("the broker is closed")
-        if self._holder is not None:
+        if self._holders:
             self._refuse_holder()
         ticket = Ticket(operation)
         durable = self._always_durable or operation.durable
@@ -170,20 +173,40 @@ class GroupCommit:
         """Keep all others from writing until `let_go`."""
         self._refuse_holder()
         self._writing.acquire()
-        self._holder = threading.get_ident()
+        self._owner = self.hold()
 
     def release(self) -> None:
         """Let others write again."""
         try:
-            self._holder = None
+            self.let_go(self._owner)
         finally:
             self._writing.release()
         self._wake_next()
 
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Keep all others from writing within a block, also if this thread has an open transaction."""
+        try:
+            with self._writing:
+                yield
+        finally:
+            self._wake_next()
+
+    def hold(self) -> int:
+        """Have this thread do all through its transaction until `let_go` of the returned number."""
+        self._refuse_holder()
+        holder = threading.get_ident()
+        self._holders.add(holder)
+        return holder
+
+    def let_go(self, holder: int) -> None:
+        """End that."""
+        self._holders.discard(holder)
+
     def _refuse_holder(self) -> None:
-        if self._holder == threading.get_ident():
+        if threading.get_ident() in self._holders:
             raise TransactionError(
-                "a transaction of this thread has run SQL and holds the store: "
+                "a transaction of this thread has run SQL and is open: "
                 "send, receive and settle through it, or end it first"
             )
 

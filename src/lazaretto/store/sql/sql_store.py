@@ -163,10 +163,6 @@ class SqlStore(ABC):
         """Return a database's error as ours if the store is at fault; None if a user's SQL is."""
 
     @abstractmethod
-    def _open_exclusive(self, memory: Memory, *, pauses: bool) -> Exclusive:
-        """Begin a transaction of the user's own, on a connection of its own."""
-
-    @abstractmethod
     def _connections(self) -> Sequence[Closable]:
         """Return all connections that are open, of which the writer's is one."""
 
@@ -382,13 +378,13 @@ class SqlStore(ABC):
         """Wake the receivers of newly receivable messages; `comes_due`: when the next timer is due."""
         self.notifier.notify(woken)
 
-    def _end_exclusive(self, done: CommitContext | None) -> None:
-        if done is not None and done.rates.entries:
-            done.rates.keep()
-            self._rates.add(done.rates)
-        self._group.release()
-        if done is None:
-            return
+    def _add_rates(self, done: CommitContext) -> None:
+        """Add what a transaction with the user's own SQL has counted. Whoever may write does it."""
+        done.rates.keep()
+        self._rates.add(done.rates)
+
+    def _announce(self, done: CommitContext) -> None:
+        """Tell of what such a transaction has committed."""
         if done.woken:
             # What it has scheduled besides is looked for.
             self._tell(done.woken, self.clock.now())
@@ -422,19 +418,9 @@ class SqlStore(ABC):
     @abstractmethod
     def _mark_of_commits(self) -> str | None: ...
 
+    @abstractmethod
     def exclusive(self, *, pauses: bool = True) -> Exclusive:
-        self._refuse_fork()
-        self._group.acquire()
-        try:
-            self._refuse_closed()
-            # Cursors only ever move on, so the writer's are good enough to start from.
-            memory = Memory()
-            memory.cursors.update(self._memory.cursors)
-            memory.homes = self._memory.homes
-            return self._open_exclusive(memory, pauses=pauses)
-        except BaseException:
-            self._group.release()
-            raise
+        """See Store."""
 
     @abstractmethod
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:

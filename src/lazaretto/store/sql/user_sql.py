@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.sql.commit_context import CommitContext
-from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
 
@@ -40,21 +39,20 @@ class SqlSavepoint:
 
 
 class SqlExclusive(ABC):
-    """The one writer, held by one caller until `commit` or `rollback`."""
+    """A transaction with the user's own SQL, until `commit` or `rollback`."""
 
     #: The database's errors.
     errors: ClassVar[type[Exception]]
     #: What may have rolled the transaction back, for the error that says so.
     culprit: ClassVar[str]
 
-    def __init__(self, connection: UserConnection, tx: SqlTransaction) -> None:
+    def __init__(self, connection: UserConnection) -> None:
         self._user_connection = connection
-        self._tx = tx
         self._savepoints = 0
 
     @abstractmethod
-    def _save(self) -> None:
-        """Commit the database's transaction."""
+    def _run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
+        """Run an operation and commit; return its answer, and what follows the commit."""
 
     @abstractmethod
     def _end(self, done: CommitContext | None) -> None:
@@ -81,16 +79,13 @@ class SqlExclusive(ABC):
         """Run the operation, commit everything, and let others write."""
         try:
             self._refuse_ended()
-            while isinstance(answer := operation.run(self._tx), Again):
-                pass
-            self._tx.causes.save_counts()
-            self._save()
+            answer, done = self._run(operation)
         except BaseException as error:
             self.rollback()
             if isinstance(error, self.errors):
                 raise self._translated(error) from error
             raise
-        self._end(self._tx.context)
+        self._end(done)
         return answer
 
     def rollback(self) -> None:

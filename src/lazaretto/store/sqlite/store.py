@@ -253,13 +253,31 @@ class SqliteStore(SqlStore):
         if comes_due is not None and comes_due - self.clock.now() < _POLL * MICROSECONDS:
             news.ring_for_timer()
 
-    def _end_exclusive(self, done: CommitContext | None) -> None:
-        self._pass_on()
-        super()._end_exclusive(done)
-
     # -- the user's own SQL ---------------------------------------------------------------------
 
-    def _open_exclusive(self, memory: Memory, *, pauses: bool) -> SqliteExclusive:
+    def exclusive(self, *, pauses: bool = True) -> SqliteExclusive:
+        self._refuse_fork()
+        self._group.acquire()
+        try:
+            self._refuse_closed()
+            # Cursors only ever move on, so the writer's are good enough to start from.
+            memory = Memory()
+            memory.cursors.update(self._memory.cursors)
+            memory.homes = self._memory.homes
+            return self._open_exclusive(memory)
+        except BaseException:
+            self._group.release()
+            raise
+
+    def _end_exclusive(self, done: CommitContext | None) -> None:
+        self._pass_on()
+        if done is not None and done.rates.entries:
+            self._add_rates(done)
+        self._group.release()
+        if done is not None:
+            self._announce(done)
+
+    def _open_exclusive(self, memory: Memory) -> SqliteExclusive:
         with translating(self._where):
             connection = self._connect()
         try:

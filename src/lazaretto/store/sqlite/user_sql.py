@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
+from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sql.user_sql import SqlExclusive
 from lazaretto.store.sqlite.connection import translated
 from lazaretto.store.sqlite.store_file import WatchedFile
+
+T = TypeVar("T")
 
 _OWN = "lazaretto_"
 # What user SQL may not do here: end the transaction, reach other files, change settings.
@@ -64,8 +67,9 @@ class SqliteExclusive(SqlExclusive):
         file: WatchedFile,
         ended: Callable[[CommitContext | None], None],
     ) -> None:
-        super().__init__(connection, tx)
+        super().__init__(connection)
         self._connection = connection
+        self._tx = tx
         self._memory = memory
         self._where = where
         self._file = file
@@ -104,9 +108,13 @@ class SqliteExclusive(SqlExclusive):
         finally:
             self._users = False
 
-    def _save(self) -> None:
+    def _run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
+        while isinstance(answer := operation.run(self._tx), Again):
+            pass
+        self._tx.causes.save_counts()
         self._file.refuse_gone()
         self._connection.execute("COMMIT")
+        return answer, self._tx.context
 
     def _end(self, done: CommitContext | None) -> None:
         try:

@@ -1,0 +1,126 @@
+"""Commits operations together with the user's own SQL, which ran before them on the same connection.
+
+The broker's locks are taken once all SQL has run, with the last round trip. So whoever holds them waits for
+no lock of a user's rows, and no two transactions wait for each other's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+import psycopg
+
+from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.postgres.commits import Commits
+from lazaretto.store.postgres.connection import PLANNING, SILENT_WRITERS, PgConnection
+from lazaretto.store.postgres.whole_commits import WholeCommits
+from lazaretto.store.postgres.whole_context import RangesFirst
+from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.sql_transaction import SqlTransaction
+
+T = TypeVar("T")
+
+#: How often a commit is planned before it takes the store's lock.
+_ATTEMPTS = 4
+_GO_BACK = "ROLLBACK TO operations"
+#: Constraints that PostgreSQL would look at in the COMMIT are looked at before any lock of the broker's is
+#: taken: they may wait for the rows of other transactions. From here on, all is as in any commit of the
+#: broker's: how the server plans it, and that it ends one that is cut off.
+_OPENING = (
+    "SET CONSTRAINTS ALL IMMEDIATE; "
+    + "".join(f"SET LOCAL {name} = {value}; " for name, value in (PLANNING | SILENT_WRITERS).items())
+    + "SAVEPOINT operations"
+)
+
+
+def save_causes(tx: SqlTransaction) -> None:
+    """Write what a commit has counted of causes."""
+    if tx.context.counted:
+        tx.causes.save_counts()
+
+
+class UserCommits:
+    """The commit of one transaction with the user's own SQL.
+
+    `plans` and `locked` work on its connection. `write_ranges` writes the range locks of some queues into
+    their messages, in a commit of its own. `end_silent` ends writers that hold the store's lock and are cut
+    off, and returns how many there were.
+    """
+
+    def __init__(
+        self,
+        connection: PgConnection,
+        commits: Commits,
+        plans: WholeCommits,
+        locked: SqlTransaction,
+        write_ranges: Callable[[Collection[int]], None],
+        end_silent: Callable[[], int],
+    ) -> None:
+        self._connection = connection
+        self._commits = commits
+        self._plans = plans
+        self._locked = locked
+        self._write_ranges = write_ranges
+        self._end_silent = end_silent
+
+    def run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
+        """Run an operation and commit; return its answer, and what follows the commit."""
+        self._connection.script(_OPENING)
+        again = not self._connection.distributed
+        for _ in range(_ATTEMPTS):
+            if not again:
+                break
+            ticket = Ticket(operation)
+            done, again = self._commit_whole(ticket)
+            if done is not None:
+                return ticket.answer, done
+            # The locks that it took are gone with what it did.
+            self._connection.script(_GO_BACK)
+        return self._commit_locked(operation), self._locked.context
+
+    def _commit_whole(self, ticket: Ticket) -> tuple[CommitContext | None, bool]:
+        """Commit in one round trip; return what follows, or else whether another attempt may succeed."""
+        try:
+            whole, _ = self._plans.plan([ticket], registered=False)
+        except RangesFirst as found:
+            self._write_ranges(found.queues)
+            return None, True
+        if whole is None or isinstance(ticket.answer, Again):
+            return None, False
+        try:
+            self._plans.append(self._connection, whole)
+        except psycopg.Error:
+            self._plans.forget_settings()
+            with contextlib.suppress(psycopg.Error):
+                self._connection.settle()
+            if not self._connection.in_transaction:
+                # There is nothing to go back to: the server has undone the user's SQL too.
+                raise
+            return None, whole.plan.guarded
+        whole.committed()
+        if ticket.later is not None:
+            ticket.answer = ticket.later()
+        return whole, False
+
+    def _commit_locked(self, operation: Operation[T]) -> T:
+        """Commit as the one writer of the store."""
+        connection, tx = self._connection, self._locked
+        while True:
+            try:
+                _, now, claimed = self._commits.lock(connection)
+                break
+            except psycopg.errors.LockNotAvailable:
+                if not self._end_silent():
+                    raise
+                connection.script(_GO_BACK)
+        tx.begin(now)
+        tx.context.memory.claimed = claimed
+        while isinstance(answer := operation.run(tx), Again):
+            pass
+        save_causes(tx)
+        # Whatever the user's own statements did counts as a change.
+        self._commits.finish(connection, connection.total_changes - 1)
+        return answer

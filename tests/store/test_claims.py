@@ -322,6 +322,27 @@ class TestSettling:
         left = {table: stored(broker, f"SELECT count(*) FROM lazaretto_{table}")[0][0] for table in tables}
         assert left == dict.fromkeys(tables, 0)
 
+    def test_no_partition_gives_a_number_again(self, broker: Broker, queue: str, connect: Connect) -> None:
+        broker.create_queue("parts", QueueOptions(partitions=2))
+        messages = [Message(b"", partition_key=key) for key in "ga" for _ in range(250)]
+        sent = broker.sender("parts").send(messages)
+        assert len({number >> 36 for number in sent}) == 2
+        held = broker.receiver("parts").receive_by_number(sent)
+        # So many gaps that what stands between them is looked at, from one partition to the next.
+        broker.receiver("parts").complete([message for message in held if message.sequence_number % 2])
+        broker.receiver("parts").release([message for message in held if message.sequence_number % 2 == 0])
+        consumer = ClaimConsumer(broker._store, "parts", "job")
+        consumer.attach()
+        consumer.take(0)
+        stage_all(broker, consumer, 1)
+        consumer.settle([1], ["a"])
+        assert broker.queue("parts").counts.total == 0
+        again = connect().sender("parts").send([Message(b"", partition_key=key) for key in "ga"])
+        assert [number > max(sent[:250] if n == 0 else sent[250:]) for n, number in enumerate(again)] == [
+            True,
+            True,
+        ]
+
     def test_trimmed_claims_are_forgotten_and_not_taken_again(self, broker: Broker, queue: str) -> None:
         send(broker, 2)
         consumer = attached(broker)

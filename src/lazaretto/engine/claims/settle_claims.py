@@ -27,7 +27,7 @@ from lazaretto.engine.outcome.attempts import note_commit
 from lazaretto.errors import EntityError, LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
-from lazaretto.model.keys import runs_of
+from lazaretto.model.keys import lane_of, runs_of
 from lazaretto.model.policy import Final, Outcome
 from lazaretto.model.rates import COMPLETED
 from lazaretto.store.contract.claim_contract import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
@@ -245,7 +245,12 @@ def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: lis
         # Most of what parts the runs has been settled, or was never claimed: it need not part them.
         done = set(keys)
         held = tx.claims.shard_keys(shard, shard.rows)
-        found = [list(some) for is_done, some in itertools.groupby(held, done.__contains__) if is_done]
+
+        def run_of(key: int) -> tuple[bool, int]:
+            # The highest number of each partition is kept by the end of its last run.
+            return key in done, lane_of(key, queue.partitions)
+
+        found = [list(some) for (is_done, _), some in itertools.groupby(held, run_of) if is_done]
         runs = [
             (some[start], some[min(start + _AT_ONCE, len(some)) - 1])
             for some in found

@@ -103,19 +103,23 @@ def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
     """Make every connection deadly that the broker writes by: its own, and those of transactions with SQL."""
     store: Any = broker._store
 
-    def lay(owner: Any) -> None:
+    def lay(owner: Any, tx: Any) -> None:
         if not isinstance(owner._connection, DeadlyConnection):
             # One that comes back from a pool is deadly already.
             owner._connection = DeadlyConnection(owner._connection, fuse)
-        owner._tx.context._execute = owner._connection.execute
+        tx.context._execute = owner._connection.execute
 
     def exclusive(**named: Any) -> Any:
         found = begin(**named)
-        lay(found)
+        # On a server, what commits is apart from what runs the SQL.
+        commits = getattr(found, "_commits", None)
+        lay(found, found._tx if commits is None else commits._locked)
+        if commits is not None:
+            commits._connection = found._connection
         return found
 
     begin, store.exclusive = store.exclusive, exclusive
-    lay(store)
+    lay(store, store._tx)
 
 
 def insertion(broker: lazaretto.Broker) -> str:

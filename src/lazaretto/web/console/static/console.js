@@ -11,6 +11,8 @@
 
   const say = (state) => {
     if (!button) return;
+    // What answers a form cannot be asked for again.
+    if ($("#main").dataset.still !== undefined) state = "off";
     button.dataset.state = state;
     const as_of = state === "lost" ? `; as of ${told(fresh.toISOString(), "utc").slice(11)}` : "";
     document.getElementById("live-word").textContent = words[state] + as_of;
@@ -91,7 +93,6 @@
 
   document.addEventListener("htmx:error", () => { failed = true; });
   const refresh = async (asked) => {
-    // What answers a form cannot be asked for again.
     if ($("#main").dataset.still !== undefined) return say("off");
     if (paused && !asked) return say("paused");
     if (!asked && disturbs()) { waiting = true; return say("changed"); }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
@@ -37,6 +38,8 @@ SYSTEM_DEAD_LETTER_QUEUE = "$system/deadletter"
 LONGEST_PATH = 260
 LONGEST_SUBSCRIPTION = 50
 SUBSCRIPTIONS = "subscriptions"
+#: Paths that are kept in case that they come again.
+_USUAL_PATHS = 4096
 _SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 
 
@@ -92,27 +95,37 @@ class EntityPath(NamedTuple):
         `orders;retry`, `orders/$Transfer/$deadletterqueue`) or by `subqueue` ("dead_letter",
         "transfer_dead_letter", "retry"), not both. Raises InvalidPath.
         """
-        if not isinstance(path, str):
-            raise InvalidPath(f"expected a path to be text, got {shown(path)}")
-        found, queue = Subqueue.MAIN, path
-        lower = path.lower()
-        for suffix, value in _SUFFIXES.items():
-            if lower.endswith(suffix):
-                found, queue = value, path[: -len(suffix)]
-                break
-        if subqueue is not None:
-            named = subqueue if isinstance(subqueue, Subqueue) else None
-            if isinstance(subqueue, str):
-                named = _NAMES.get(subqueue)
-            if named is None:
-                raise InvalidPath(
-                    f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}"
-                )
-            if found not in (Subqueue.MAIN, named):
-                raise InvalidPath(f"{path!r} already names a subqueue; omit subqueue={subqueue!r}")
-            found = named
-        _check_queue_path(queue, path)
-        return cls(exact(queue), found)
+        if type(path) is str and subqueue is None:
+            return _usual_path(path)
+        return _read_path(path, subqueue)
+
+
+def _read_path(path: str, subqueue: str | Subqueue | None) -> EntityPath:
+    if not isinstance(path, str):
+        raise InvalidPath(f"expected a path to be text, got {shown(path)}")
+    found, queue = Subqueue.MAIN, path
+    lower = path.lower()
+    for suffix, value in _SUFFIXES.items():
+        if lower.endswith(suffix):
+            found, queue = value, path[: -len(suffix)]
+            break
+    if subqueue is not None:
+        named = subqueue if isinstance(subqueue, Subqueue) else None
+        if isinstance(subqueue, str):
+            named = _NAMES.get(subqueue)
+        if named is None:
+            raise InvalidPath(f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}")
+        if found not in (Subqueue.MAIN, named):
+            raise InvalidPath(f"{path!r} already names a subqueue; omit subqueue={subqueue!r}")
+        found = named
+    _check_queue_path(queue, path)
+    return EntityPath(exact(queue), found)
+
+
+@functools.lru_cache(_USUAL_PATHS)
+def _usual_path(path: str) -> EntityPath:
+    """Return the entity that a path addresses: programs name the same again and again. Raises InvalidPath."""
+    return _read_path(path, None)
 
 
 def _check_queue_path(queue: str, given: str) -> None:

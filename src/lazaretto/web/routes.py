@@ -14,8 +14,9 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.datastructures import QueryParams
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from starlette.types import Message
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.commands import Command
@@ -23,6 +24,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access import Identity
+from lazaretto.web.begun import Begun
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
@@ -283,26 +285,46 @@ def _told(error: msgspec.ValidationError) -> str:
 
 async def content_of(request: Request, most: int) -> bytes:
     """Return a request's body. Raises HttpError once it is over `most` bytes, or too slow."""
-    too_large = HttpError("request_too_large", f"expected at most {most} bytes, got more")
     length = request.headers.get("content-length")
     if length is not None and (not length.isdigit() or int(length) > most):
-        raise too_large
+        raise _too_large(most)
+    first = Begun(request.receive())
+    if first.over and first.answer["type"] == "http.request" and not first.answer.get("more_body"):
+        # A small body comes with its request.
+        content: bytes = first.answer.get("body", b"")
+        if len(content) > most:
+            raise _too_large(most)
+        return content
+    return await _content_in_parts(request, first, most)
+
+
+async def _content_in_parts(request: Request, first: Begun[Message], most: int) -> bytes:
     parts, size = [], 0
     began = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(_PATIENCE) as limit:
-            async for part in request.stream():
+            message = await first
+            while True:
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part = message.get("body", b"")
                 size += len(part)
                 if size > most:
-                    raise too_large
+                    raise _too_large(most)
                 parts.append(part)
+                if not message.get("more_body"):
+                    return b"".join(parts)
                 if size > _SLOWEST:
                     limit.reschedule(began + _PATIENCE + size / _SLOWEST)
+                message = await request.receive()
     except TimeoutError:
         raise HttpError(
             "request_timeout", f"expected the body at {_SLOWEST} bytes a second or more"
         ) from None
-    return b"".join(parts)
+
+
+def _too_large(most: int) -> HttpError:
+    return HttpError("request_too_large", f"expected at most {most} bytes, got more")
 
 
 async def answer_of(route: Route, call: Call) -> Response | Any:

@@ -21,6 +21,7 @@ from lazaretto.amqp.events import (
     DeliveriesUpdated,
     LinkDetached,
     MessageReceived,
+    SenderUpdated,
 )
 from lazaretto.amqp.performatives import Modified, Rejected
 from lazaretto.door import AccessPolicy, DoorLimits, check_address, open_door
@@ -76,6 +77,49 @@ def test_credit_that_is_taken_back_leaves_nothing_locked(tmp_path: Path) -> None
             await broker.sender("q").send(Message(b"x"))
             async with broker.receiver("q") as own:
                 assert len(await own.receive(1)) == 1
+
+    run(work)
+
+
+def test_who_settles_and_asks_in_one_breath_gets_the_next_messages(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.sender("q").send([Message(b"%d" % n) for n in range(20)])
+            link = await client.link(sends=False)
+            bodies: list[bytes] = []
+            link.session.grant(link, 1)
+            for _ in range(20):
+                found = await client.until(MessageReceived)
+                bodies += Sections(found.payload).body()
+                link.session.settle(found.delivery_id, found.delivery_id, settled=False)
+                link.session.grant(link, 1)
+            settled = 0
+            while settled < 20:
+                told = await client.until(SenderUpdated)
+                settled += told.last - told.first + 1
+            assert bodies == [b"%d" % n for n in range(20)]
+            assert (await broker.queue("q")).counts.total == 0
+            # Nothing is left: the link waits, and the next one comes.
+            await broker.sender("q").send(Message(b"late"))
+            assert Sections((await client.until(MessageReceived)).payload).body() == [b"late"]
+
+    run(work)
+
+
+def test_who_asks_and_leaves_in_one_breath_leaves_nothing_locked(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.sender("q").send([Message(b"x")] * 10)
+            for n in range(5):
+                link = await client.link(sends=False, name=f"l{n}")
+                link.session.grant(link, 10)
+                link.session.detach(link)
+                await client.until(LinkDetached)
+            async with broker.receiver("q") as own:
+                found = []
+                while len(found) < 10:
+                    found += await own.receive(10, max_wait=10)
+            assert [message.delivery_count for message in found] == [0] * 10
 
     run(work)
 

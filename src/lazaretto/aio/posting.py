@@ -1,4 +1,4 @@
-"""Sends and settles, on an event loop, for a server that awaits nothing: no task for each call."""
+"""Sends, receives and settles, on an event loop, for a server that awaits nothing: no task for each call."""
 
 from __future__ import annotations
 
@@ -25,6 +25,19 @@ class Posting:
     def send(self, messages: Sequence[Message], then: Then) -> None:
         """Send messages in one commit; `then` is called with their numbers, or with an error."""
         self._driver.begin(self._sender._sending(messages), then)
+
+
+class Receiving:
+    """Receives what is there at once, for a receiver."""
+
+    def __init__(self, receiver: AsyncReceiver) -> None:
+        inner: Any = receiver
+        self._receiver: Receiver = inner._inner
+        self._driver: Driver = inner._driver
+
+    def receive(self, most: int, then: Then) -> None:
+        """Receive up to `most` messages; `then` is called with them, maybe none, or with an error."""
+        self._driver.begin(self._receiver._receiving(most, 0.0), then)
 
 
 class Settling:

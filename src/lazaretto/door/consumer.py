@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncReceiver
+from lazaretto.aio.posting import Receiving
 from lazaretto.amqp import Delivery, Link
 from lazaretto.amqp.performatives import DeliveryState, Outcome, Rejected, TransactionalState
 from lazaretto.door.answers import (
     INTERNAL,
     SESSION_LOCK_LOST,
+    Settlement,
+    Verb,
     condition_of,
     description_of,
     echo,
@@ -47,6 +50,9 @@ class Consumer:
         self._changed = asyncio.Event()
         self._waiting: asyncio.Task[list[ReceivedMessage]] | None = None
         self._spare: list[ReceivedMessage] = []
+        self._receiving = Receiving(receiver)
+        #: For how many messages the store is asked that no task awaits.
+        self._asked = 0
         self._task = peer.start(self._serve())
         self._keeping = None if receiver.session_id is None else peer.start(self._keep_session())
 
@@ -57,6 +63,8 @@ class Consumer:
 
     def look(self) -> None:
         """Look at the link's credit again: it changed, or the client reads again."""
+        if self._waiting is None and not self._asked and not self._spare and not self._link.drain:
+            self._ask()
         self._changed.set()
         if self._waiting is not None and (self._link.drain or self._link.credit <= 0):
             # A receive that is cancelled gives its messages back.
@@ -72,22 +80,25 @@ class Consumer:
         try:
             while True:
                 self._changed.clear()
-                if self._room > 0:
+                if self._room > 0 and not self._asked:
                     await self._feed()
-                if self._room <= 0:
+                if self._room <= 0 or self._asked:
                     await self._changed.wait()
         except (LazarettoError, OSError) as error:
             if not isinstance(error, BrokerClosed):
                 self._link.session.detach(self._link, condition_of(error), description_of(error))
                 self._peer.flush()
         except Exception as error:
-            # Whoever waits on a link that is dead waits forever.
-            self._peer.log_fault(error)
-            self._link.session.detach(self._link, INTERNAL, description_of(error))
+            self._fail(error)
             self._peer.flush()
         finally:
             with contextlib.suppress(LazarettoError):
                 await self.receiver.close()
+
+    def _fail(self, error: Exception) -> None:
+        """Detach the link for a fault: whoever waits on a link that is dead waits forever."""
+        self._peer.log_fault(error)
+        self._link.session.detach(self._link, INTERNAL, description_of(error))
 
     @property
     def _room(self) -> int:
@@ -124,6 +135,53 @@ class Consumer:
             until = joined.session_locked_until
         return until
 
+    def _ask(self) -> None:
+        """Ask for what there is for the credit, before anything else that came with it is begun.
+
+        A commit that delivers does not wait for the disk. So its messages are handed over while what the
+        client settles with the same words goes there.
+        """
+        self._asked = min(self._room, MOST_AT_ONCE)
+        if self._asked > 0 and self.alive:
+            self._peer.begin()
+            self._receiving.receive(self._asked, self._take)
+        else:
+            self._asked = 0
+
+    def _take(self, messages: list[ReceivedMessage] | None, error: BaseException | None) -> None:
+        """Hand over what there was. If that is not all that was asked for, a task waits for more."""
+        self._peer.end()
+        asked, self._asked = self._asked, 0
+        self._spare += messages or ()
+        try:
+            self._offer()
+        except Exception as fault:
+            self._fail(fault)
+            self._task.cancel()
+        if self._spare and not self._deletes:
+            back, self._spare = self._spare, []
+            self._peer.begin()
+            self._peer.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), self._given_back)
+        if messages and len(messages) == asked and not self._link.drain:
+            self._ask()
+        if not self._asked:
+            # What went wrong here meets the task too.
+            self._changed.set()
+        self._peer.flush()
+
+    def _given_back(self, _: object, error: BaseException | None) -> None:
+        """Hear how it went to give messages back. If it cannot be done, their locks expire."""
+        self._peer.end()
+        if error is not None and not isinstance(error, LazarettoError):
+            self._peer.log_fault(error)
+
+    def _offer(self) -> bool:
+        """Hand over what was received, as far as there is credit; return whether it was any."""
+        room = self._link.credit if self._link.attached else 0
+        given, self._spare = self._spare[:room], self._spare[room:]
+        self._hand_over(given)
+        return bool(given)
+
     async def _feed(self) -> None:
         """Hand over what there is for the credit, or wait for the first that comes."""
         link, drains = self._link, self._link.drain
@@ -140,12 +198,11 @@ class Consumer:
                 return
             finally:
                 self._waiting = None
-        asked, self._spare = self._spare[: link.credit], self._spare[link.credit :]
-        self._hand_over(asked)
+        handed_over = self._offer()
         if self._spare and not self._deletes:
             back, self._spare = self._spare, []
             await self.receiver.release(back)
-        if drains and link.attached and link.drain and not asked:
+        if drains and link.attached and link.drain and not handed_over:
             link.session.finish_drain(link)
         self._peer.flush()
 

@@ -102,7 +102,7 @@ class Requests:
         if replies is not None and not replies.add(reply):
             text = f"expected credit for answers, of which {_MOST_REPLIES} wait"
             replies.link.session.detach(replies.link, RESOURCE_LIMIT_EXCEEDED, text)
-            self._peer.drop(replies.link)
+            self._peer.links.drop(replies.link)
         self._peer.flush()
 
     async def _said(self, sections: Sections) -> requests.Answer:
@@ -117,7 +117,7 @@ class Requests:
 
     def _replies_to(self, address: str | None) -> Replies | None:
         """Return the link that an answer goes to: the named one, else one of the same session."""
-        links = list(self._peer.held(Replies))
+        links = list(self._peer.links.held(Replies))
         named = (one for one in links if address is not None and one.address == address)
         session = self._link.session
         near = (one for one in links if one.link.session is session and one.node == self._node)

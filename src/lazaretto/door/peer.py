@@ -1,4 +1,4 @@
-"""One client's connection: what it attaches, sends, receives and asks."""
+"""One client's connection: its transport, its login, and what is under way for it."""
 
 from __future__ import annotations
 
@@ -6,40 +6,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
-import msgspec
-
-from lazaretto.aio import AsyncReceiver
-from lazaretto.amqp import AmqpError, Connection, Link
-from lazaretto.amqp.conditions import CONNECTION_FORCED, INVALID_FIELD, NOT_ALLOWED
+from lazaretto.amqp import Connection
+from lazaretto.amqp.conditions import CONNECTION_FORCED, NOT_ALLOWED
 from lazaretto.amqp.events import (
-    CreditChanged,
-    DeliveriesUpdated,
     Event,
-    LinkAttached,
-    LinkDetached,
-    MessageReceived,
-    MessageRefused,
     Opened,
     SaslStarted,
-    SessionEnded,
 )
-from lazaretto.amqp.performatives import Coordinator, Source, Target
 from lazaretto.amqp.states import ConnectionState
-from lazaretto.amqp.values import Described
-from lazaretto.door.answers import TIMEOUT, condition_of, description_of
+from lazaretto.door.attached import Attached
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.grants import Grants
-from lazaretto.door.nodes import Replies, Requests, is_node
-from lazaretto.door.producer import Producer
-from lazaretto.door.signatures import Right, Unauthorized, entity_of
-from lazaretto.door.transactions import Coordination, Transactions
+from lazaretto.door.signatures import Unauthorized
+from lazaretto.door.transactions import Transactions
 from lazaretto.door.watch import Watch
 from lazaretto.errors import LazarettoError
-from lazaretto.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
@@ -47,24 +31,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger("lazaretto.door")
-_SESSION_FILTER: Final = "com.microsoft:session-filter"
-_LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
-_DESTINATION: Final = "com.microsoft:transfer-destination-address"
-_TIMEOUT: Final = "com.microsoft:timeout"
-#: How long a client waits for a session at most, in seconds, as at Service Bus.
-_LONGEST_ACCEPT: Final = 65.0
 #: Seconds of silence that a client has to bear at least, and those after which it is told anyway that the
 #: server is there.
 _SHORTEST_IDLE: Final = 1.0
 _LONG_IDLE: Final = 30.0
 #: How long the end of a connection waits for what was begun on it, in seconds.
 _LONGEST_END: Final = 10.0
-#: Settle modes of a sender: everything it sends is settled, or the receiver may choose.
-_RECEIVE_AND_DELETE: Final = 1
-_MIXED: Final = 2
-#: Ticks of .NET: tenths of a microsecond since the year 1.
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_TICKS_IN_1970: Final = 621_355_968_000_000_000
 
 
 class Peer(asyncio.Protocol):
@@ -95,22 +67,15 @@ class Peer(asyncio.Protocol):
         self._flushing = False
         #: Whether nothing is read for now: others have their turn, or the client floods.
         self._resting = False
-        self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._opening: asyncio.TimerHandle | None = None
         #: When to say again that this end is there, to a client that waits only a short time for it.
         self._beating: asyncio.TimerHandle | None = None
-        self._attaching: dict[Link, asyncio.Task[Any]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self.links = Attached(self)
         self._on: dict[type[Event], Callable[[Any], None]] = {
             SaslStarted: self._start_sasl,
             Opened: self._open,
-            LinkAttached: self._attach,
-            LinkDetached: lambda event: self.drop(event.link),
-            SessionEnded: self._end_session,
-            MessageReceived: self._receive,
-            MessageRefused: self._pass_over,
-            CreditChanged: self._look,
-            DeliveriesUpdated: self._update,
+            **self.links.on,
         }
 
     # The transport.
@@ -146,8 +111,7 @@ class Peer(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self.door.peers.discard(self)
-        for link in [*self._links, *self._attaching]:
-            self.drop(link)
+        self.links.drop_all()
 
     def data_received(self, data: bytes) -> None:
         # Some transports go on for a moment after they were told to pause.
@@ -199,7 +163,7 @@ class Peer(asyncio.Protocol):
         if self._transport is None or self._connection.state is not ConnectionState.OPENED:
             return
         waiting = self._transport.get_write_buffer_size()
-        linked = bool(self._links or self._attaching)
+        linked = self.links.any
         overdue = self._watch.overdue(now, linked=linked, read=self._sent - waiting, waiting=waiting)
         if overdue is not None:
             self._connection.close(CONNECTION_FORCED, overdue)
@@ -212,7 +176,7 @@ class Peer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        for consumer in self.held(Consumer):
+        for consumer in self.links.held(Consumer):
             consumer.look()
 
     def flush_soon(self) -> None:
@@ -272,8 +236,7 @@ class Peer(asyncio.Protocol):
 
     async def finish(self) -> None:
         """Wait for what was begun for the client: what it was promised is done, what waits is given back."""
-        for link in [*self._links, *self._attaching]:
-            self.drop(link)
+        self.links.drop_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST_END):
                 if self._tasks:
@@ -331,166 +294,5 @@ class Peer(asyncio.Protocol):
 
     def check_access(self) -> None:
         """Detach the links whose token has expired."""
-        for link, held in list(self._links.items()):
-            if isinstance(held, Producer | Consumer):
-                try:
-                    self.grants.require(held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN)
-                except Unauthorized as error:
-                    link.session.detach(link, condition_of(error), description_of(error))
-                    self.drop(link)
+        self.links.check_access()
         self.flush()
-
-    # Links.
-
-    def held(self, kind: type[T]) -> Iterator[T]:
-        """Yield the links of a kind."""
-        return (one for one in self._links.values() if isinstance(one, kind))
-
-    def _attach(self, event: LinkAttached) -> None:
-        self._attaching[event.link] = self.start(self._answer_attach(event.link))
-
-    async def _answer_attach(self, link: Link) -> None:
-        try:
-            if link.sends:
-                await self._attach_receiver(link)
-            else:
-                await self._attach_sender(link)
-        except LazarettoError as error:
-            link.session.refuse(link, condition_of(error), description_of(error))
-        finally:
-            self._attaching.pop(link, None)
-        self.flush()
-
-    async def _attach_sender(self, link: Link) -> None:
-        """Attach a link on which the client sends."""
-        if isinstance(link.target, Coordinator):
-            coordination = self._links[link] = Coordination(self, link)
-            link.session.accept(link)
-            coordination.grant()
-            return
-        name = entity_of(link.target.address if link.target is not None else None)
-        if is_node(name):
-            requests = self._links[link] = Requests(self, link, name)
-            link.session.accept(link)
-            requests.grant()
-            return
-        self.grants.require(name, Right.SEND)
-        size = await self.door.size_of_messages(name)
-        destination = _destination_of(link)
-        if destination is not None:
-            self.grants.require(destination, Right.SEND)
-        producer = Producer(self, link, name, destination)
-        self._links[link] = producer
-        link.session.accept(link, max_message_size=size)
-        producer.grant()
-
-    async def _attach_receiver(self, link: Link) -> None:
-        """Attach a link on which the client receives."""
-        source = link.source or Source()
-        name = entity_of(source.address)
-        if is_node(name):
-            self._links[link] = Replies(link, name, _address(link.target))
-            link.session.accept(link)
-            return
-        self.grants.require(name, Right.LISTEN)
-        session = _session_of(source)
-        await self.door.check_receivable(name, of_session=session is not None)
-        deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
-        receiver = self.door.broker.receiver(
-            name, mode="receive_and_delete" if deletes else "peek_lock", session=session
-        )
-        properties, filters = {}, source.filter
-        if session is not None:
-            accepted = await self._accept_session(link, receiver)
-            filters = {_SESSION_FILTER: accepted}
-            assert receiver.session_locked_until is not None
-            properties = {_LOCKED_UNTIL: _ticks(receiver.session_locked_until)}
-        if link.snd_settle_mode == _MIXED:
-            link.snd_settle_mode = 0
-        link.session.accept(
-            link, source=msgspec.structs.replace(source, filter=filters), properties=properties
-        )
-        if link.attached:
-            self._links[link] = Consumer(self, link, name, receiver, deletes=deletes)
-        else:
-            await receiver.close()
-
-    async def _accept_session(self, link: Link, receiver: AsyncReceiver) -> str:
-        """Wait as long as the client wants for the session. Raises LazarettoError."""
-        wait = link.properties.get(_TIMEOUT)
-        seconds = wait / 1000 if isinstance(wait, int) and wait > 0 else _LONGEST_ACCEPT
-        # Whoever knows the link's name may use the lock at every door, as Service Bus's clients expect.
-        name = link.name if 0 < len(link.name) <= LONGEST_NAME else None
-        accepted = await receiver.accept_session(min(seconds, _LONGEST_ACCEPT), name=name)
-        if accepted is None:
-            raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
-        return accepted
-
-    def drop(self, link: Link) -> None:
-        """Forget a link, and end what was begun for it."""
-        attaching = self._attaching.pop(link, None)
-        if attaching is not None:
-            attaching.cancel()
-        held = self._links.pop(link, None)
-        if isinstance(held, Consumer):
-            held.detach()
-        elif isinstance(held, Coordination):
-            self.transactions.drop(link)
-
-    def _end_session(self, event: SessionEnded) -> None:
-        for link in [*self._links, *self._attaching]:
-            if link.session is event.session:
-                self.drop(link)
-
-    def _look(self, event: CreditChanged) -> None:
-        held = self._links.get(event.link)
-        if isinstance(held, Consumer | Replies):
-            held.look()
-
-    def _update(self, event: DeliveriesUpdated) -> None:
-        by_link: dict[Link, list[Any]] = {}
-        for delivery in event.deliveries:
-            by_link.setdefault(delivery.link, []).append(delivery)
-        for link, deliveries in by_link.items():
-            held = self._links.get(link)
-            if isinstance(held, Consumer):
-                held.settle(deliveries, event.state, settled=event.settled)
-
-    def _receive(self, event: MessageReceived) -> None:
-        held = self._links.get(event.link)
-        if isinstance(held, Producer | Requests | Coordination):
-            held.take(event)
-
-    def _pass_over(self, event: MessageRefused) -> None:
-        held = self._links.get(event.link)
-        if isinstance(held, Producer):
-            held.top_up()
-
-
-def _session_of(source: Source) -> str | NextSession | None:
-    """Return the session that a source asks for; None: no session. Raises AmqpError."""
-    filters = source.filter or {}
-    if _SESSION_FILTER not in filters:
-        return None
-    wanted = filters[_SESSION_FILTER]
-    if isinstance(wanted, Described):
-        wanted = wanted.value
-    if wanted is None:
-        return NEXT_SESSION
-    if not isinstance(wanted, str):
-        raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
-    return wanted
-
-
-def _destination_of(link: Link) -> str | None:
-    """Return where messages of a link go that its target only passes on; None: nowhere else."""
-    given = link.properties.get(_DESTINATION)
-    return entity_of(given) if isinstance(given, str) and given else None
-
-
-def _ticks(moment: datetime) -> int:
-    return (moment - _EPOCH) // timedelta(microseconds=1) * 10 + _TICKS_IN_1970
-
-
-def _address(target: Target | Coordinator | None) -> str | None:
-    return target.address if isinstance(target, Target) else None

@@ -80,7 +80,7 @@ class Request(NamedTuple):
         For the latter the client has to name the link that took it. Raises SessionLockLost.
         """
         wanted, link = self.body.get("session-id"), self.properties.get("associated-link-name")
-        for consumer in self.peer.held(Consumer):
+        for consumer in self.peer.links.held(Consumer):
             if (
                 consumer.path.lower() == self.path.lower()
                 and consumer.receiver.session_id == wanted is not None

@@ -1,0 +1,246 @@
+"""The links of one connection: what each is for, and what comes on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from lazaretto.aio import AsyncReceiver
+from lazaretto.amqp import AmqpError, Link
+from lazaretto.amqp.conditions import INVALID_FIELD
+from lazaretto.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    MessageRefused,
+    SessionEnded,
+)
+from lazaretto.amqp.performatives import Coordinator, Source, Target
+from lazaretto.amqp.values import Described
+from lazaretto.door.answers import TIMEOUT, condition_of, description_of
+from lazaretto.door.consumer import Consumer
+from lazaretto.door.nodes import Replies, Requests, is_node
+from lazaretto.door.producer import Producer
+from lazaretto.door.signatures import Right, Unauthorized, entity_of
+from lazaretto.door.transactions import Coordination
+from lazaretto.errors import LazarettoError
+from lazaretto.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
+
+if TYPE_CHECKING:
+    from lazaretto.door.peer import Peer
+
+T = TypeVar("T")
+
+_SESSION_FILTER: Final = "com.microsoft:session-filter"
+_LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+_TIMEOUT: Final = "com.microsoft:timeout"
+#: How long a client waits for a session at most, in seconds, as at Service Bus.
+_LONGEST_ACCEPT: Final = 65.0
+#: Settle modes of a sender: everything it sends is settled, or the receiver may choose.
+_RECEIVE_AND_DELETE: Final = 1
+_MIXED: Final = 2
+#: Ticks of .NET: tenths of a microsecond since the year 1.
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS_IN_1970: Final = 621_355_968_000_000_000
+
+
+class Attached:
+    """The links that a client has attached, and those that are being attached."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
+        self._attaching: dict[Link, asyncio.Task[Any]] = {}
+        #: What is done about events of links.
+        self.on: dict[type[Event], Callable[[Any], None]] = {
+            LinkAttached: self._attach,
+            LinkDetached: lambda event: self.drop(event.link),
+            SessionEnded: self._end_session,
+            MessageReceived: self._receive,
+            MessageRefused: self._pass_over,
+            CreditChanged: self._look,
+            DeliveriesUpdated: self._update,
+        }
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._links or self._attaching)
+
+    def held(self, kind: type[T]) -> Iterator[T]:
+        """Yield the links of a kind."""
+        return (one for one in self._links.values() if isinstance(one, kind))
+
+    def _attach(self, event: LinkAttached) -> None:
+        self._attaching[event.link] = self._peer.start(self._answer_attach(event.link))
+
+    async def _answer_attach(self, link: Link) -> None:
+        try:
+            if link.sends:
+                await self._attach_receiver(link)
+            else:
+                await self._attach_sender(link)
+        except LazarettoError as error:
+            link.session.refuse(link, condition_of(error), description_of(error))
+        finally:
+            self._attaching.pop(link, None)
+        self._peer.flush()
+
+    async def _attach_sender(self, link: Link) -> None:
+        """Attach a link on which the client sends."""
+        if isinstance(link.target, Coordinator):
+            coordination = self._links[link] = Coordination(self._peer, link)
+            link.session.accept(link)
+            coordination.grant()
+            return
+        name = entity_of(link.target.address if link.target is not None else None)
+        if is_node(name):
+            requests = self._links[link] = Requests(self._peer, link, name)
+            link.session.accept(link)
+            requests.grant()
+            return
+        self._peer.grants.require(name, Right.SEND)
+        size = await self._peer.door.size_of_messages(name)
+        destination = _destination_of(link)
+        if destination is not None:
+            self._peer.grants.require(destination, Right.SEND)
+        producer = Producer(self._peer, link, name, destination)
+        self._links[link] = producer
+        link.session.accept(link, max_message_size=size)
+        producer.grant()
+
+    async def _attach_receiver(self, link: Link) -> None:
+        """Attach a link on which the client receives."""
+        source = link.source or Source()
+        name = entity_of(source.address)
+        if is_node(name):
+            self._links[link] = Replies(link, name, _address(link.target))
+            link.session.accept(link)
+            return
+        self._peer.grants.require(name, Right.LISTEN)
+        session = _session_of(source)
+        await self._peer.door.check_receivable(name, of_session=session is not None)
+        deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
+        receiver = self._peer.door.broker.receiver(
+            name, mode="receive_and_delete" if deletes else "peek_lock", session=session
+        )
+        properties, filters = {}, source.filter
+        if session is not None:
+            accepted = await self._accept_session(link, receiver)
+            filters = {_SESSION_FILTER: accepted}
+            assert receiver.session_locked_until is not None
+            properties = {_LOCKED_UNTIL: _ticks(receiver.session_locked_until)}
+        if link.snd_settle_mode == _MIXED:
+            link.snd_settle_mode = 0
+        link.session.accept(
+            link, source=msgspec.structs.replace(source, filter=filters), properties=properties
+        )
+        if link.attached:
+            self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes)
+        else:
+            await receiver.close()
+
+    async def _accept_session(self, link: Link, receiver: AsyncReceiver) -> str:
+        """Wait as long as the client wants for the session. Raises LazarettoError."""
+        wait = link.properties.get(_TIMEOUT)
+        seconds = wait / 1000 if isinstance(wait, int) and wait > 0 else _LONGEST_ACCEPT
+        # Whoever knows the link's name may use the lock at every door, as Service Bus's clients expect.
+        name = link.name if 0 < len(link.name) <= LONGEST_NAME else None
+        accepted = await receiver.accept_session(min(seconds, _LONGEST_ACCEPT), name=name)
+        if accepted is None:
+            raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
+        return accepted
+
+    def drop(self, link: Link) -> None:
+        """Forget a link, and end what was begun for it."""
+        attaching = self._attaching.pop(link, None)
+        if attaching is not None:
+            attaching.cancel()
+        held = self._links.pop(link, None)
+        if isinstance(held, Consumer):
+            held.detach()
+        elif isinstance(held, Coordination):
+            self._peer.transactions.drop(link)
+
+    def _end_session(self, event: SessionEnded) -> None:
+        for link in [*self._links, *self._attaching]:
+            if link.session is event.session:
+                self.drop(link)
+
+    def _look(self, event: CreditChanged) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Consumer | Replies):
+            held.look()
+
+    def _update(self, event: DeliveriesUpdated) -> None:
+        by_link: dict[Link, list[Any]] = {}
+        for delivery in event.deliveries:
+            by_link.setdefault(delivery.link, []).append(delivery)
+        for link, deliveries in by_link.items():
+            held = self._links.get(link)
+            if isinstance(held, Consumer):
+                held.settle(deliveries, event.state, settled=event.settled)
+
+    def _receive(self, event: MessageReceived) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Producer | Requests | Coordination):
+            held.take(event)
+
+    def _pass_over(self, event: MessageRefused) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Producer):
+            held.top_up()
+
+    def check_access(self) -> None:
+        """Detach the links whose token has expired."""
+        for link, held in list(self._links.items()):
+            if isinstance(held, Producer | Consumer):
+                try:
+                    self._peer.grants.require(
+                        held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN
+                    )
+                except Unauthorized as error:
+                    link.session.detach(link, condition_of(error), description_of(error))
+                    self.drop(link)
+
+    def drop_all(self) -> None:
+        """Forget all links."""
+        for link in [*self._links, *self._attaching]:
+            self.drop(link)
+
+
+def _session_of(source: Source) -> str | NextSession | None:
+    """Return the session that a source asks for; None: no session. Raises AmqpError."""
+    filters = source.filter or {}
+    if _SESSION_FILTER not in filters:
+        return None
+    wanted = filters[_SESSION_FILTER]
+    if isinstance(wanted, Described):
+        wanted = wanted.value
+    if wanted is None:
+        return NEXT_SESSION
+    if not isinstance(wanted, str):
+        raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
+    return wanted
+
+
+def _destination_of(link: Link) -> str | None:
+    """Return where messages of a link go that its target only passes on; None: nowhere else."""
+    given = link.properties.get(_DESTINATION)
+    return entity_of(given) if isinstance(given, str) and given else None
+
+
+def _ticks(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 10 + _TICKS_IN_1970
+
+
+def _address(target: Target | Coordinator | None) -> str | None:
+    return target.address if isinstance(target, Target) else None

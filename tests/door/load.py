@@ -6,78 +6,47 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import MessageLockLostError, ServiceBusError
+from load import PATIENCE, QUEUE, Load
 
-import lazaretto
-from lazaretto import Broker, ManualClock
+from lazaretto import Broker
 
 T = TypeVar("T")
 
-QUEUE = "work"
 #: How long a client waits for messages, in seconds.
 _WAIT = 0.3
-#: How long a test waits for work to be done, in seconds.
-_PATIENCE = 120
 
 
-class Load:
-    """Threads with Azure's clients that send and complete, whatever happens, and know what they were told.
-
-    `address`: returns where the next client connects.
-    """
+class SdkLoad(Load):
+    """Azure's clients at work. `address`: returns where the next client connects."""
 
     def __init__(self, address: Callable[[], str]) -> None:
+        super().__init__()
         self._address = address
-        self._stop = threading.Event()
-        self._lock = threading.Lock()
-        self.sending: set[str] = set()
-        self.sent: set[str] = set()
-        self.completing: set[str] = set()
-        self.completed: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        self._threads = [threading.Thread(target=self._work, args=(one,))
-                         for one in (self._send, self._receive, self._receive)]  # fmt: skip
 
-    def __enter__(self) -> Load:
-        for thread in self._threads:
-            thread.start()
-        return self
+    def send(self) -> None:
+        self._with_clients(self._send)
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(_PATIENCE)
-            assert not thread.is_alive()
+    def receive(self) -> None:
+        self._with_clients(self._receive)
 
-    def wait_for(self, more: int) -> None:
-        """Wait until so many more messages are completed."""
-        wanted, end = len(self.completed) + more, time.monotonic() + _PATIENCE
-        while len(self.completed) < wanted:
-            assert time.monotonic() < end, (len(self.completed), wanted, self.errors)
-            time.sleep(0.01)
-
-    def _work(self, work: Callable[[ServiceBusClient], None]) -> None:
-        while not self._stop.is_set():
+    def _with_clients(self, work: Callable[[ServiceBusClient], None]) -> None:
+        while not self.stopped:
             try:
                 # A client that tries again would send some messages twice.
                 with ServiceBusClient.from_connection_string(self._address(), retry_total=0) as client:
                     work(client)
             except (ServiceBusError, OSError) as error:
-                self._note(error)
-
-    def _note(self, error: Exception) -> None:
-        with self._lock:
-            self.errors[type(error).__name__] += 1
+                self.note(error)
 
     def _send(self, client: ServiceBusClient) -> None:
         with client.get_queue_sender(QUEUE) as sender:
-            while not self._stop.is_set():
+            while not self.stopped:
                 number = len(self.sending)
                 names = [f"m{number + n}" for n in range(1 + number % 5)]
                 self.sending.update(names)
@@ -87,45 +56,29 @@ class Load:
 
     def _receive(self, client: ServiceBusClient) -> None:
         with client.get_queue_receiver(QUEUE) as receiver:
-            while not self._stop.is_set():
+            while not self.stopped:
                 for message in receiver.receive_messages(10, _WAIT):
                     name = str(message.message_id)
                     self.completing.add(name)
                     try:
                         receiver.complete_message(message)
                     except MessageLockLostError as error:
-                        self._note(error)
+                        self.note(error)
                     else:
-                        self.note_completed(name)
-
-    def note_completed(self, *names: str) -> None:
-        """Note messages that the store says are completed."""
-        with self._lock:
-            self.completing.update(names)
-            self.completed.update(names)
-
-    def check(self, url: str) -> None:
-        """What was sent is there, or was completed; what was completed is gone, and was so once."""
-        with lazaretto.connect(url, clock=ManualClock(time.time() + 3600)) as broker:
-            assert broker.check() == []
-            left = {message.message_id for message in broker.peek(QUEUE, 100_000)}
-            dead = {letter.message_id for letter in broker.dead_letters(QUEUE)}
-        assert max(self.completed.values()) == 1
-        assert not left & set(self.completed)
-        assert left | dead <= self.sending
-        assert self.sent - left - dead <= self.completing
+                        self.note_completed([name])
 
 
-def take_what_comes_back(broker: Broker, load: Load) -> None:
-    """Complete messages, among them at least one whose lock has expired."""
-    expired, end = 0, time.monotonic() + _PATIENCE
+def take_what_comes_back(broker: Broker, load: Load) -> int:
+    """Complete all messages, also those that are locked, and return of how many the lock had expired."""
+    expired, end = 0, time.monotonic() + PATIENCE
     with broker.receiver(QUEUE) as receiver:
-        while not expired:
+        while broker.queue(QUEUE).counts.total:
             assert time.monotonic() < end
             found = receiver.receive(50, max_wait=1.0)
             expired += sum(message.delivery_count > 0 for message in found)
             receiver.complete(found)
-            load.note_completed(*(message.message_id for message in found))
+            load.note_completed(message.message_id for message in found)
+    return expired
 
 
 class Network:
@@ -169,7 +122,7 @@ class Network:
         self._do(self._abort())
 
     def _do(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(_PATIENCE)
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
 
     async def _abort(self) -> None:
         for writer in list(self._writers):

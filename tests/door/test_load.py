@@ -10,10 +10,11 @@ import random
 from collections.abc import Callable
 
 import pytest
+from load import QUEUE
 from servers import new_store, start, wait_for
 
 import lazaretto
-from door.load import QUEUE, Load, Network, take_what_comes_back
+from door.load import Network, SdkLoad, take_what_comes_back
 from door.served import Served, start_door
 from lazaretto import Broker, PoisonPolicy, QueueOptions
 
@@ -28,7 +29,7 @@ def test_killed_doors(serve: Callable[..., Served], broker: Broker, url: str) ->
     draw = random.Random(3)
     broker.create_queue(QUEUE, _OPTIONS)
     doors = [serve(), serve()]
-    with Load(lambda: draw.choice(doors).connection_string) as load:
+    with SdkLoad(lambda: draw.choice(doors).connection_string) as load:
         for _ in range(60 if _SOAK else 3):
             load.wait_for(draw.randrange(20, 60))
             doors.pop(draw.randrange(2)).kill()
@@ -47,7 +48,7 @@ def test_a_database_server_that_falls_over() -> None:
                 broker.create_queue(QUEUE, _OPTIONS)
             door = start_door(url)
             try:
-                with Load(lambda: door.connection_string) as load:
+                with SdkLoad(lambda: door.connection_string) as load:
                     for _ in range(20 if _SOAK else 2):
                         load.wait_for(50)
                         server.crash()
@@ -63,15 +64,17 @@ def test_a_database_server_that_falls_over() -> None:
 def test_frozen_networks(served: Served, broker: Broker, url: str) -> None:
     """Locks expire while nothing arrives; what the clients say of their messages then comes too late."""
     broker.create_queue(QUEUE, _OPTIONS)
+    expired = 0
     with Network(served.port) as network:
         address = served.connection_string.replace(f":{served.port}", f":{network.port}")
-        with Load(lambda: address) as load:
+        with SdkLoad(lambda: address) as load:
             for round_ in range(40 if _SOAK else 2):
                 load.wait_for(50)
                 network.freeze()
-                take_what_comes_back(broker, load)
+                expired += take_what_comes_back(broker, load)
                 if round_ % 2:
                     network.cut()
                 network.thaw()
             load.wait_for(50)
     load.check(url)
+    assert expired > 0

@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import psycopg
 import pytest
+from load import QUEUE, Load
 from servers import Server, new_store, start, wait_for
 
 import lazaretto
@@ -26,7 +27,6 @@ from lazaretto import (
     Broker,
     CommitUnknown,
     InvalidOption,
-    ManualClock,
     Message,
     MessageLockLost,
     QueueOptions,
@@ -153,70 +153,36 @@ class TestHosts:
             assert second.queue("work").counts.total == 1
 
 
-class _Load:
-    """Threads that send and complete, whatever the server does, and know what they were told."""
+class _BrokerLoad(Load):
+    """Threads that share a broker."""
 
     def __init__(self, broker: Broker) -> None:
+        super().__init__()
         self._broker = broker
-        self._stop = threading.Event()
-        self.sending: set[str] = set()
-        self.sent: set[str] = set()
-        self.completing: set[str] = set()
-        self.completed: Counter[str] = Counter()
-        self.errors: Counter[str] = Counter()
-        self._threads = [threading.Thread(target=t) for t in (self._send, self._receive, self._receive)]
 
-    def __enter__(self) -> _Load:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(60)
-
-    def wait_for(self, more: int) -> None:
-        """Wait until so many more messages are completed."""
-        wanted, end = len(self.completed) + more, time.monotonic() + 60
-        while len(self.completed) < wanted:
-            assert time.monotonic() < end, (len(self.completed), wanted, self.errors)
-            time.sleep(0.005)
-
-    def _send(self) -> None:
+    def send(self) -> None:
         number = 0
-        with self._broker.sender("work") as sender:
-            while not self._stop.is_set():
+        with self._broker.sender(QUEUE) as sender:
+            while not self.stopped:
                 number += 1
                 self.sending.add(f"m{number}")
                 try:
                     sender.send(Message(b"x" * (number % 3000), message_id=f"m{number}"))
                     self.sent.add(f"m{number}")
                 except AGAIN as error:
-                    self.errors[type(error).__name__] += 1
+                    self.note(error)
 
-    def _receive(self) -> None:
-        with self._broker.receiver("work") as receiver:
-            while not self._stop.is_set():
+    def receive(self) -> None:
+        with self._broker.receiver(QUEUE) as receiver:
+            while not self.stopped:
                 try:
                     messages = receiver.receive(3, max_wait=0.1)
                     names = [m.message_id for m in messages]
                     self.completing.update(names)
                     receiver.complete(messages)
-                    self.completed.update(names)
+                    self.note_completed(names)
                 except (MessageLockLost, *AGAIN) as error:
-                    self.errors[type(error).__name__] += 1
-
-    def check(self, url: str) -> None:
-        """What was sent is there, or was completed; what was completed is gone, and was so once."""
-        with lazaretto.connect(url, clock=ManualClock(time.time() + 3600)) as broker:
-            assert broker.check() == []
-            left = {m.message_id for m in broker.peek("work", 100_000)}
-            dead = {d.message_id for d in broker.dead_letters("work")}
-        assert max(self.completed.values()) == 1
-        assert not left & set(self.completed)
-        assert left | dead <= self.sending
-        assert self.sent - left - dead <= self.completing
+                    self.note(error)
 
 
 class TestFailures:
@@ -226,7 +192,7 @@ class TestFailures:
         draw = random.Random(5)
         with lazaretto.connect(url) as broker, psycopg.connect(postgres.url, autocommit=True) as operator:
             broker.create_queue("work", QueueOptions(lock_duration=2))
-            with _Load(broker) as load:
+            with _BrokerLoad(broker) as load:
                 for _ in range(50):
                     load.wait_for(draw.randrange(1, 8))
                     operator.execute(
@@ -242,7 +208,7 @@ class TestFailures:
             with new_store(server.url) as url:
                 with lazaretto.connect(url, timeout=20.0) as broker:
                     broker.create_queue("work", QueueOptions(lock_duration=2))
-                    with _Load(broker) as load:
+                    with _BrokerLoad(broker) as load:
                         for _ in range(2):
                             load.wait_for(60)
                             server.crash()

@@ -36,11 +36,12 @@ def installed() -> Path:
     return folder / "node_modules"
 
 
-def node(packages: Path, *words: str) -> Any:
-    """Run a program, and return what it prints."""
+def node(packages: Path, *words: str, authority: str | None = None) -> Any:
+    """Run a program, and return what it prints. `authority`: the file of certificates that it trusts."""
+    trusting = {} if authority is None else {"NODE_EXTRA_CA_CERTS": authority}
     done = subprocess.run(
         ["node", str(_HERE / words[0]), *words[1:]],
-        env={**os.environ, "NODE_PATH": str(packages)},
+        env={**os.environ, "NODE_PATH": str(packages), **trusting},
         capture_output=True,
         text=True,
         timeout=120,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("proton", reason="there is no proton for this version of Python")
+pytest.importorskip("proton", reason="Proton has a wheel for Python 3.11 only, and is compiled for others")
 
 from proton import Message as ProtonMessage
 from rabbitmq_amqp_python_client.wire.delivery_state import Accepted

@@ -9,7 +9,10 @@ import pytest
 
 from door.javascript_clients import node
 from door.served import Served
+from door.test_administration import authority, guarded, string, trusted
 from lazaretto import Broker, Message, MessageState, PoisonPolicy, QueueOptions
+
+__all__ = ["authority", "guarded", "trusted"]
 
 pytestmark = pytest.mark.stores("sqlite")
 
@@ -64,6 +67,29 @@ class TestServiceBus:
     def test_errors(self, tell: Any) -> None:
         codes = ["MessagingEntityNotFound", "MessageNotFound"]
         assert tell("errors") == {"codes": codes}
+
+
+def test_administration_and_web_sockets(
+    guarded: Served, trusted: str, packages: Path, broker: Broker
+) -> None:
+    """Both with TLS, which this client always wants there, and with keys."""
+    broker.delete_queue("q")
+    told = node(packages, "administration.js", string(guarded), authority=trusted)
+    assert told.pop("administered") == {
+        "queue": ["orders", "PT30S", 3, "P1D", "<owner>"],
+        "updated": "PT40S",
+        "queues": ["orders"],
+        "topics": ["news"],
+        "subscriptions": ["large"],
+        "rules": ["lamp", "size"],
+        "sql": ["size > @least", 10, "SET big = TRUE"],
+        "correlation": ["lamp", "red"],
+        "exist": [True, False, True],
+        "twice": ["MessageEntityAlreadyExistsError", 409],
+        # As Service Bus answers: with a feed that has nothing in it.
+        "missing": ["MessageEntityNotFoundError", 200],
+    }
+    assert told == {"messages": {"body": 50, "big": True}, "counts": [2, 1, 1], "left": []}
 
 
 def test_rhea_gets_back_what_it_sent(served: Served, packages: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-pytest.importorskip("proton", reason="there is no proton for this version of Python")
+pytest.importorskip("proton", reason="Proton has a wheel for Python 3.11 only, and is compiled for others")
 
 from door.proton_peer import Moves
 from door.served import Served

@@ -39,6 +39,14 @@ def test_a_valid_one_gives_rights_below_its_audience() -> None:
     assert not listen.allows("q", Right.SEND, NOW)
 
 
+def test_one_for_an_entitys_node_is_one_for_the_entity() -> None:
+    given = token(resource="sb://host/orders/$management")
+    for audience in ("sb://host/orders/$management", "sb://host/orders"):
+        assert check_token(given, audience, POLICIES, NOW).allows("orders", Right.LISTEN, NOW)
+    with pytest.raises(Unauthorized, match="got one for 'orders'"):
+        check_token(given, "sb://host/orders2", POLICIES, NOW)
+
+
 @pytest.mark.parametrize(
     "given",
     [

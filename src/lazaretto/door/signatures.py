@@ -135,8 +135,11 @@ def check_token(
         raise Unauthorized("expected a signature with the key of a policy, got another")
     if until <= now:
         raise Unauthorized("expected a token that has not expired, got an old one")
-    path, resource = entity_of(audience).lower(), entity_of(urllib.parse.unquote(fields["sr"])).lower()
-    path = path.removesuffix("/$management")
+    # A token for an entity's node is one for the entity: some clients sign for each by itself.
+    path, resource = (
+        entity_of(one).lower().removesuffix("/$management")
+        for one in (audience, urllib.parse.unquote(fields["sr"]))
+    )
     for scope in (policy.scope.lower(), resource):
         if scope and path != scope and not path.startswith(scope + "/"):
             raise Unauthorized(f"expected a token for {path!r}, got one for {scope!r}")

@@ -71,7 +71,8 @@ class Administration:
         if not self._door.keys.wanted:
             check_page(headers, any_host=self._door.insecure)
         resource = resource_of(scope["path"])
-        actor, grant = await self._admit(resource.path, headers.get("authorization", ""))
+        # Clients sign for all of it: a list, or a rule of a subscription.
+        actor, grant = await self._admit(scope["path"].strip("/"), headers.get("authorization", ""))
         given = headers.get("if-match")
         if given not in (None, "*"):
             raise Refusal(412, "expected If-Match to be *, got a version")

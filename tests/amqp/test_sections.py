@@ -89,6 +89,7 @@ def test_application_properties_of_any_type_are_read(properties: dict[str, objec
         BODY + _section(Section.VALUE, 1),
         _section(Section.VALUE, 1) * 2,
         b"\x00\x40\x40",
+        b"\x00" + encode([1]) + encode(b"x"),
     ],
     ids=[
         "no section",
@@ -101,6 +102,7 @@ def test_application_properties_of_any_type_are_read(properties: dict[str, objec
         "two forms of body",
         "two values",
         "a descriptor of nothing",
+        "a descriptor that is a list",
     ],
 )
 def test_what_is_no_message_is_refused(raw: bytes) -> None:

@@ -129,7 +129,8 @@ class Sections:
                 code, value = raw[start + 2], start + 3
             else:
                 code, value = read(raw, start + 1, PLAIN)
-                code = _NAMES.get(code, code)
+                # A descriptor may be of any type, also one that is no key.
+                code = _NAMES.get(code, code) if isinstance(code, str) else code
         except IndexError:
             raise DecodeError("expected a message section, got the end of the message") from None
         section = _CODES.get(code) if isinstance(code, int) else None

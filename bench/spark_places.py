@@ -133,7 +133,7 @@ class Databases:
         return self._server.address.replace("dbname=postgres", f"dbname={name}")
 
     def prepare(self, name: str, rows: int, poison: int = 0, *, table: bool = True) -> None:
-        self._execute(f"CREATE DATABASE {name}")
+        self._execute(f'CREATE DATABASE "{name}"')
         fill(self._server.url_of(name), rows, poison)
         if table:
             with psycopg.connect(self._table(name)) as connection:
@@ -144,7 +144,7 @@ class Databases:
     def copy(self, name: str) -> Place:
         self._number += 1
         own = f"run_{self._number}"
-        self._execute(f"CREATE DATABASE {own} TEMPLATE {name} STRATEGY file_copy")
+        self._execute(f'CREATE DATABASE {own} TEMPLATE "{name}" STRATEGY file_copy')
         home = self._folder / own
         home.mkdir()
         jdbc = f"jdbc:postgresql://127.0.0.1:{self._server.port}/{own}?user=drill"

@@ -576,6 +576,33 @@ def test_a_delay_for_what_failed(broker: Broker, clock: ManualClock) -> None:
     assert take(broker).delivery_count == 1
 
 
+def test_closing_waits_for_a_transaction_with_sql_and_keeps_its_counts(
+    broker: Broker, connect: Connect
+) -> None:
+    other = connect()
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with other.transaction() as tx:
+            tx.execute("SELECT 1")
+            tx.send("q", Message(b"x"))
+            begun.set()
+            goes_on.wait(60)
+
+    worker, closer = threading.Thread(target=work), threading.Thread(target=other.close)
+    worker.start()
+    assert begun.wait(60)
+    closer.start()
+    closer.join(0.2)
+    assert closer.is_alive()
+    goes_on.set()
+    for thread in (worker, closer):
+        thread.join(60)
+        assert not thread.is_alive()
+    assert bodies(broker.peek("q")) == [b"x"]
+    assert sum(rate.sent for rate in broker.rates("q")) == 1
+
+
 class TestTextOfStatements:
     def test_a_percent_sign_without_parameters_is_a_character(self, broker: Broker) -> None:
         with broker.transaction() as work:

@@ -674,9 +674,12 @@ SELECT what, count FROM (
 SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint FROM lazaretto_version
 
 -- name: select_snapshot
--- Which commits are visible.
+-- Which commits are visible, and on which server. The snapshot of a standby does not tell which of the open
+-- transactions have ended; how far it has replayed does.
 -- Differs because the file has PRAGMA data_version.
-SELECT pg_current_snapshot()::text
+SELECT concat_ws(' ', pg_postmaster_start_time(),
+                 CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()::text
+                      ELSE pg_current_snapshot()::text END)
 
 -- name: select_begun
 -- The same, and whether a claim locks messages by ranges.

@@ -84,6 +84,7 @@ class GroupCommit:
         self._callers = 0
         #: The threads with an open transaction in which SQL has run.
         self._holders: set[int] = set()
+        self._let_go = threading.Condition()
         #: The one of them that has the right to write.
         self._owner = 0
         self._server: threading.Thread | None = None
@@ -196,12 +197,21 @@ class GroupCommit:
         """Have this thread do all through its transaction until `let_go` of the returned number."""
         self._refuse_holder()
         holder = threading.get_ident()
-        self._holders.add(holder)
+        with self._let_go:
+            self._holders.add(holder)
         return holder
 
     def let_go(self, holder: int) -> None:
         """End that."""
-        self._holders.discard(holder)
+        with self._let_go:
+            self._holders.discard(holder)
+            self._let_go.notify_all()
+
+    def wait_for_holders(self) -> None:
+        """Wait until no thread has such a transaction. Raises TransactionError if this thread has one."""
+        self._refuse_holder()
+        with self._let_go:
+            self._let_go.wait_for(lambda: not self._holders)
 
     def _refuse_holder(self) -> None:
         if threading.get_ident() in self._holders:

@@ -462,6 +462,8 @@ class SqlStore(ABC):
         self.notifier.close()
         if self._pid != os.getpid():
             return
+        # What these commit is counted here.
+        self._group.wait_for_holders()
         self._group.acquire()
         try:
             if self._rates.any:

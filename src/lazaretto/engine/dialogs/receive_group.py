@@ -65,6 +65,7 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     anywhere: bool = dataclasses.field(default=False, init=False)
 
     durable = False
+    foreseeable = True
     mergeable: ClassVar[bool] = True
     rank: ClassVar[int] = 2
 

@@ -143,11 +143,15 @@ class SendDialog(Operation[None]):
             far.priority, far.handle, Stream.MESSAGE, self.type, self.body, name, properties=self.trace
         )
         check_size(prepared, queue.options.max_message_size)
+        own = tx.queues.by_id(near.queue_id)
+        retains = own is not None and own.options.retention
+        if self.invalid is None and not retains and tx.start_sending(queue, [prepared]) is not None:
+            return
         (key,) = tx.insert_messages(queue, [prepared])
         if self.invalid is not None:
             self._refuse(tx, queue, far, key, near.sent, self.invalid)
-        else:
-            self._retain(tx, near)
+        elif own is not None and retains:
+            self._retain(tx, own, near)
 
     def _begin_far_end(self, tx: Transaction, near: ConversationRecord) -> None:
         far = ConversationRecord(
@@ -177,11 +181,8 @@ class SendDialog(Operation[None]):
         tx.dialogs.record_happening(far.handle, "refused", self.type, number, why, tx.now)
         end(tx, far, (INVALID_CODE, why), set_aside="Its conversation was ended by an invalid message.")
 
-    def _retain(self, tx: Transaction, near: ConversationRecord) -> None:
-        """Keep a copy of a sent message if the sender's queue retains messages until the end."""
-        queue = tx.queues.by_id(near.queue_id)
-        if queue is None or not queue.options.retention:
-            return
+    def _retain(self, tx: Transaction, queue: QueueRecord, near: ConversationRecord) -> None:
+        """Keep a copy of a sent message in the sender's queue until the conversation ends."""
         copy = message(
             near.priority, near.handle, Stream.RETAINED, self.type, self.body, f"{near.handle}.sent"
         )

@@ -64,7 +64,7 @@ class PgTransaction(SqlTransaction):
     def __init__(self, context: PgContext, new_message_id: Callable[[], str], *, ranges: bool) -> None:
         super().__init__(context, new_message_id)
         self.context: PgContext = context
-        self.dialogs = PgDialogTables(context)
+        self.dialogs: PgDialogTables = PgDialogTables(context)
         self.workers: PgWorkers = PgWorkers(context)
         self.partitions = PgPartitions(context)
         self._connection = context.connection

@@ -211,6 +211,8 @@ class PostgresStore(SqlStore):
         if version == self._version + 1:
             self._lone_commits += 1
             memory.ranges = True
+            memory.conversations.clear()
+            memory.levels.clear()
             for queue_id in whole.locks.queues:
                 memory.last_sequences.pop(queue_id, None)
         else:

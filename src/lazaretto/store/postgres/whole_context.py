@@ -88,6 +88,7 @@ class WholeContext(PgContext):
         super().begin(now)
         if self.plan.guarded:
             self.forget()
+        self.memory.conversations.clear()
         self.plan.begin()
         self.locks, self.asked, self.asked_topics, self.first_due = CommitLocks(), set(), set(), None
         self.gone_bodies, self.afterwards = [], []
@@ -116,6 +117,7 @@ class WholeContext(PgContext):
         self.woken, self.counted, self.registers = to.woken, to.counted, to.registers
         del self.rates.entries[to.rates :]
         self._writes_ranges = to.writes_ranges
+        self.memory.conversations.clear()
 
     @contextlib.contextmanager
     def or_nothing(self) -> Iterator[list[bool]]:

@@ -29,6 +29,7 @@ from lazaretto.store.postgres.pipelined_transaction import RANGED, Lease, PgTran
 from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import LOG, WholeContext
+from lazaretto.store.postgres.whole_dialogs import WholeDialogs
 from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
 from lazaretto.store.postgres.whole_topics import WholeTopics
 from lazaretto.store.sql.body_tables import BodyTables
@@ -55,8 +56,6 @@ class WholeQueues(QueueTables):
         return self._asked_for(self._whole.settings.by_id(queue_id))
 
     def _asked_for(self, record: QueueRecord) -> QueueRecord:
-        if record.options.dialogs:
-            raise Unforeseen
         self._whole.asked.add(record.queue_id)
         return record
 
@@ -167,11 +166,13 @@ class WholeTransaction(PgTransaction):
         self.message_ids = WholeMessageIds(context)
         self.history: WholeHistory = WholeHistory(context, self.causes)
         self.sessions = WholeSessions(context)
+        self.dialogs: WholeDialogs = WholeDialogs(context)
 
     def begin(self, now: int) -> None:
         super().begin(now)
         self.history.errors = {}
         self.sequences.begin()
+        self.dialogs.begin()
 
     def start_sending(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         if queue.options.requires_duplicate_detection:

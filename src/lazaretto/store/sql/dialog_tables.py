@@ -20,7 +20,8 @@ from lazaretto.store.sql.rows import Cursor
 _MOST_REMEMBERED = 10_000
 
 
-def _conversation(row: Sequence[Any]) -> ConversationRecord:
+def conversation_of(row: Sequence[Any]) -> ConversationRecord:
+    """Return an end of a dialog as it is stored."""
     handle, queue_id, service, far_service, contract, group_id, state, *standing = row
     return ConversationRecord(
         handle, queue_id, service, far_service, contract, group_id, ConversationState(state), *standing
@@ -64,7 +65,7 @@ class DialogTables(Part):
         known = self._context.memory.conversations
         if handle not in known:
             row = self._context.run("select_conversation", {"handle": handle}).fetchone()
-            self._remember(handle, _conversation(row) if row else None)
+            self._remember(handle, conversation_of(row) if row else None)
         return known[handle]
 
     def _remember(self, handle: str, record: ConversationRecord | None) -> None:
@@ -113,7 +114,7 @@ class DialogTables(Part):
             "group_id": group_id,
         }
         query = "select_held_conversations" if held else "select_conversations"
-        return [_conversation(row) for row in self._context.run(query, values)]
+        return [conversation_of(row) for row in self._context.run(query, values)]
 
     def service_in_use(self, name: str) -> bool:
         return bool(self._context.run("uses_of_service", {"name": name}).fetchone()[0])

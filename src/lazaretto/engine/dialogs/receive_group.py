@@ -61,8 +61,11 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     handle: str | None = None
     turn: int = 0
     after: str = ""
-    #: Whether it starts to look anywhere, because another reader of the commit looks behind `after`.
+    #: Whether it starts to look anywhere, because another reader looks behind `after`: one of the commit, or
+    #: of another process, which was quicker.
     anywhere: bool = dataclasses.field(default=False, init=False)
+    #: Whether it was planned before.
+    planned: bool = dataclasses.field(default=False, init=False)
 
     durable = False
     foreseeable = True
@@ -78,7 +81,8 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     ) -> list[GroupHandover | EntityError | Again | None]:
         """Start several readers: each asks for the next group before the first answer is read."""
         for number, operation in enumerate(operations):
-            operation.anywhere = number > 0
+            operation.anywhere = number > 0 or (tx.plans and operation.planned)
+            operation.planned |= tx.plans
         asked = [operation._ask(tx) for operation in operations]
         done = sweep(tx, SWEEP)
         round_ = _Round(stale=done > 0)

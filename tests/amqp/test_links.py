@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
-from peers import Peers, begun_server, said
+from peers import Peers, begun_server, opened_server, said
 
 from lazaretto.amqp import AmqpError, ConnectionLimits
 from lazaretto.amqp.composites import encode_composite
@@ -20,8 +23,10 @@ from lazaretto.amqp.frames import frame, transfer_frame
 from lazaretto.amqp.performatives import (
     Accepted,
     Attach,
+    Begin,
     Detach,
     Disposition,
+    End,
     Flow,
     Modified,
     Rejected,
@@ -33,6 +38,16 @@ from lazaretto.amqp.performatives import (
 from lazaretto.amqp.states import LinkState, SessionState
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
+
+
+def test_a_connection_that_nobody_holds_is_gone() -> None:
+    peers = Peers()
+    session, _ = peers.begin()
+    peers.link(session, sends=True)
+    ends = [weakref.ref(peers.server), weakref.ref(peers.client)]
+    del peers, session, _
+    gc.collect()
+    assert [end() for end in ends] == [None, None]
 
 
 class TestLinks:
@@ -56,6 +71,52 @@ class TestLinks:
         assert ours.state is theirs.state is LinkState.ENDED
         assert session.links == theirs.session.links == {}
         peers.link(session, sends=True)
+
+    def test_a_link_that_is_attached_again_takes_the_place_of_the_first(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        first, theirs = peers.link(session, sends=True)
+        peers.link(session, sends=False)
+        second = session.attach("l", sends=True, source=Source("q"), target=Target("q"))
+        peers.pump()
+        # The server's user is told at once, and again of the client's answer.
+        ended = [event for event in peers.server_events if isinstance(event, LinkDetached)]
+        assert [event.link for event in ended] == [theirs, theirs]
+        told = peers.of(peers.client_events, LinkDetached)
+        assert told.link is first
+        assert told.error is not None
+        assert told.error.condition == "amqp:link:stolen"
+        waiting = peers.of(peers.server_events, LinkAttached).link
+        # One that is not answered yet is given up, too.
+        third = session.attach("l", sends=True, source=Source("q"), target=Target("q"))
+        peers.pump()
+        assert second.state is waiting.state is LinkState.ENDED
+        new = peers.of(peers.server_events, LinkAttached).link
+        new.session.accept(new)
+        peers.pump()
+        assert third.attached
+        assert sorted(one.sends for one in session.links.values()) == [False, True]
+
+    def test_a_peer_that_leaves_no_handle_for_the_answer_ends_its_session(self) -> None:
+        for answer in ("accept", "refuse"):
+            server = opened_server()
+            server.receive(frame(0, Begin(None, 0, 100, 100, 0)))
+            for handle, name in enumerate("ab"):
+                attach = Attach(
+                    name, handle, False, source=Source("q"), target=Target("q"), initial_delivery_count=0
+                )
+                (event,) = server.receive(frame(0, attach))
+                assert isinstance(event, LinkAttached)
+                server.take()
+                session = event.link.session
+                if name == "a" or answer == "accept":
+                    session.accept(event.link)
+                else:
+                    session.refuse(event.link, "amqp:not-found", "there is none")
+            (end,) = said(server.take())
+            assert isinstance(end, End)
+            assert end.error is not None
+            assert end.error.condition == "amqp:resource-limit-exceeded"
 
     def test_two_links_may_have_one_name_in_two_directions(self) -> None:
         peers = Peers()

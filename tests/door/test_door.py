@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from door.client import connected, opened, run
-from lazaretto import Message, aio
+from lazaretto import Message, ReceivedMessage, aio
 from lazaretto.amqp import Sections, encode
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.events import (
@@ -116,7 +116,7 @@ def test_who_asks_and_leaves_in_one_breath_leaves_nothing_locked(tmp_path: Path)
                 link.session.detach(link)
                 await client.until(LinkDetached)
             async with broker.receiver("q") as own:
-                found = []
+                found: list[ReceivedMessage] = []
                 while len(found) < 10:
                     found += await own.receive(10, max_wait=10)
             assert [message.delivery_count for message in found] == [0] * 10

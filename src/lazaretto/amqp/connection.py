@@ -173,6 +173,8 @@ class Connection:
             self._fail(error)
         self._buffer = b"" if self.state is _S.CLOSED else data[place:]
         self.unread = left == 0 and bool(self._buffer)
+        # Events are not seen by the collector of cycles: kept here they would keep the connection for ever.
+        self._events = []
         return events
 
     def send(self, channel: int, body: Composite) -> None:

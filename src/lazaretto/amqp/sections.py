@@ -130,7 +130,7 @@ class Sections:
             else:
                 code, value = read(raw, start + 1, PLAIN)
                 # A descriptor may be of any type, also one that is no key.
-                code = _NAMES.get(code, code) if isinstance(code, str) else code
+                code = _NAMES.get(code, -1) if isinstance(code, str) else code
         except IndexError:
             raise DecodeError("expected a message section, got the end of the message") from None
         section = _CODES.get(code) if isinstance(code, int) else None

@@ -17,6 +17,7 @@ from lazaretto.amqp.conditions import (
     MESSAGE_SIZE_EXCEEDED,
     NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
+    STOLEN,
     UNATTACHED_HANDLE,
     AmqpError,
     SessionError,
@@ -182,7 +183,7 @@ class Session:
         if not self._awaits_answer(link):
             return
         link.max_message_size = max_message_size
-        self._send_attach(link, source or link.source, target or link.target, properties)
+        self._answer_attach(link, source or link.source, target or link.target, properties)
 
     def refuse(
         self, link: Link, condition: str, description: str, info: Mapping[str, Any] | None = None
@@ -193,13 +194,26 @@ class Session:
         """
         if not self._awaits_answer(link):
             return
-        self._send_attach(
+        self._answer_attach(
             link, None if link.sends else link.source, link.target if link.sends else None, None
         )
         self.detach(link, condition, description, info)
 
     def _awaits_answer(self, link: Link) -> bool:
         return link.state is LinkState.ATTACH_RECEIVED and self.state is SessionState.MAPPED
+
+    def _answer_attach(
+        self,
+        link: Link,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        properties: Mapping[str, Any] | None,
+    ) -> None:
+        """Answer the peer's attach. A peer that leaves no handle for it has its session ended."""
+        try:
+            self._send_attach(link, source, target, properties)
+        except SessionError as error:
+            self.end(error.condition, str(error))
 
     def _send_attach(
         self,
@@ -236,18 +250,30 @@ class Session:
         if attach.handle in self._remote:
             raise SessionError(HANDLE_IN_USE, f"expected a free handle, got {attach.handle}")
         sends = attach.role
-        link = next(
-            (
-                link
-                for link in self.links.values()
-                if link.name == attach.name and link.sends == sends and link.remote_handle is None
-            ),
-            None,
-        ) or Link(self, attach.name, sends=sends)
+        named = [
+            one for one in (*self.links.values(), *self._remote.values())
+            if one.name == attach.name and one.sends == sends
+        ]  # fmt: skip
+        link = next((one for one in named if one.remote_handle is None), None)
+        if link is None:
+            self._give_up(named)
+            link = Link(self, attach.name, sends=sends)
         link.take_attach(attach)
         self._remote[attach.handle] = link
         if link.state is not LinkState.DETACH_SENT:
             self._carrier.emit(LinkAttached(link, attach))
+
+    def _give_up(self, links: Iterable[Link]) -> None:
+        """Detach links whose name the peer attaches again: there is one of each in each direction."""
+        error = Error(STOLEN, "the link was attached again")
+        for link in links:
+            if link.state is LinkState.ATTACH_RECEIVED:
+                self.refuse(link, STOLEN, str(error.description))
+            elif link.attached:
+                self.detach(link, STOLEN, str(error.description))
+            else:
+                continue
+            self._carrier.emit(LinkDetached(link, True, error))
 
     def detach(
         self,

@@ -45,6 +45,7 @@ def test_a_connection_that_nobody_holds_is_gone() -> None:
     session, _ = peers.begin()
     peers.link(session, sends=True)
     ends = [weakref.ref(peers.server), weakref.ref(peers.client)]
+    peers.client.receive(b"\x00\x00\x00\x01nonsense")
     del peers, session, _
     gc.collect()
     assert [end() for end in ends] == [None, None]

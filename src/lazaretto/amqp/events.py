@@ -115,7 +115,8 @@ class Closed(Event, gc=False):
     error: Error | None
 
 
-class Failed(Event, gc=False):
+# Seen by the collector of cycles: an error leads by its traceback to where it was raised.
+class Failed(Event, gc=True):
     """The peer broke the protocol, and was told so. Nothing more is read."""
 
     error: AmqpError

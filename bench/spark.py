@@ -39,6 +39,8 @@ _PLAIN, _OURS = "plain mapInArrow", "pipeline, isolated"
 
 def _session(master: str = "local[2,4]") -> Any:
     settings = {"spark.driver.memory": "2g", "spark.master": master}
+    # Executors in folders of their own import the handlers, too.
+    settings["spark.executorEnv.PYTHONPATH"] = str(Path(__file__).parents[1])
     jars = [str(jar) for jar in JARS if jar.exists()]
     if jars:
         settings["spark.jars"] = ",".join(jars)

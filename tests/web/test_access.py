@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 
 import httpx
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from lazaretto import Broker
+from lazaretto import Broker, Message, aio
 from lazaretto import commands as c
-from lazaretto.web import Proxies
+from lazaretto.web import Access, Proxies, web_app
 
 from .conftest import Served
 
@@ -268,3 +270,83 @@ class TestProxies:
         body = {"path": "q", "status": "disabled"}
         assert client.post("/commands/set_status", json=body, headers=given).status_code == 200
         assert broker.audit(action="status")[0].detail["origin"] == "127.0.0.1"
+
+    @pytest.mark.parametrize("served", [TRUSTED], indirect=True)
+    def test_an_address_with_a_port(self, broker: Broker, served: Served) -> None:
+        client = served.client("admin")
+        seen = {
+            "203.0.113.9:51234": "203.0.113.9", "[2001:db8::1]:443": "2001:db8::1",
+            "[2001:db8::2]": "2001:db8::2", "2001:db8::3": "2001:db8::3", "unknown": None,
+            "203.0.113.9, 127.0.0.1:80": "203.0.113.9", "203.0.113.9:": None, "[2001:db8::1]443": None,
+        }  # fmt: skip
+        for number, given in enumerate(seen):
+            body = {"path": "q", "status": "active" if number % 2 else "disabled"}
+            headers = {"X-Forwarded-For": given}
+            assert client.post("/commands/set_status", json=body, headers=headers).status_code == 200
+        told = [entry.detail.get("origin") for entry in broker.audit(action="status")]
+        assert told == list(reversed(seen.values()))
+
+
+class TestFourEyes:
+    """Whoever makes a token over HTTP has seen it, also where the server does not know the address."""
+
+    @pytest.fixture
+    def large(self, broker: Broker) -> None:
+        broker.sender("q").send([Message(b"x")] * 6)
+        with broker.receiver("q") as receiver:
+            for message in receiver.receive(6):
+                receiver.dead_letter(message, reason="A")
+        broker.run(c.SetFourEyes(letters=5))
+        for name in ("bob", "ci"):
+            broker.run(c.GrantRole(person=name, role="admin"))
+
+    @pytest.mark.usefixtures("large")
+    @pytest.mark.parametrize("served", [TRUSTED], indirect=True)
+    @pytest.mark.parametrize("origin", ["unknown", "203.0.113.9:51234", "203.0.113.9"])
+    def test_behind_a_proxy(self, broker: Broker, served: Served, origin: str) -> None:
+        client = served.client(None)
+        client.headers["X-Forwarded-For"] = origin
+        own = bearer(broker, "bob")
+        body: dict[str, object] = {"person": "ci"}
+        made = client.post("/commands/create_token", json=body, headers=own).json()
+        body = {"path": "q", "name": "large", "everything": True}
+        assert client.post("/commands/plan_repair", json=body, headers=own).status_code == 200
+        for token in (own, {"Authorization": f"Bearer {made['secret']}"}):
+            answer = client.post("/commands/apply_repair", json={"name": "large"}, headers=token)
+            assert (answer.status_code, answer.json()["code"]) == (403, "second_person_needed")
+        second = bearer(broker, "ana")
+        broker.run(c.GrantRole(person="ana", role="admin"))
+        assert (
+            client.post("/commands/apply_repair", json={"name": "large"}, headers=second).status_code == 200
+        )
+
+    @pytest.mark.usefixtures("large")
+    @pytest.mark.parametrize("relayed", [False, True], ids=["own", "of another's token"])
+    def test_where_nobody_tells_the_address(self, broker: Broker, url: str, relayed: bool) -> None:
+        """A Unix socket has no addresses. Who made somebody's token is behind what that one makes, too."""
+        own = bearer(broker, "bob")
+
+        async def run() -> None:
+            async with await aio.connect(url) as one:
+                app = web_app(one, Access())
+
+                async def unaddressed(scope: Scope, receive: Receive, send: Send) -> None:
+                    await app({**scope, "client": None}, receive, send)
+
+                transport = httpx.ASGITransport(app=unaddressed)
+                base = "http://localhost/api/v1/commands"
+                async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+
+                    async def token(person: str, by: dict[str, str]) -> dict[str, str]:
+                        made = await client.post("/create_token", json={"person": person}, headers=by)
+                        return {"Authorization": f"Bearer {made.json()['secret']}"}
+
+                    ci = await token("ci", own)
+                    planner, second = (ci, await token("bob", ci)) if relayed else (own, ci)
+                    body = {"path": "q", "name": "large", "everything": True}
+                    assert (await client.post("/plan_repair", json=body, headers=planner)).status_code == 200
+                    for headers in (own, second):
+                        answer = await client.post("/apply_repair", json={"name": "large"}, headers=headers)
+                        assert answer.status_code == 403
+
+        asyncio.run(run())

@@ -131,7 +131,7 @@ async def _link(broker: AsyncBroker, server: str) -> str:
     from lazaretto.engine.log import Actor, actor_name
 
     # At the command line the same person has the longer name.
-    actor = Actor.at(getpass.getuser(), "", [actor_name()])
+    actor = Actor.at(getpass.getuser(), "", [actor_name()], by_server=False)
     made = await broker.run(CreateLink(), actor=actor)
     return login_url(server, made["secret"])
 

@@ -126,7 +126,7 @@ def makers_of(actor: str, person: str) -> str | None:
     """
     if not isinstance(actor, Actor):
         return None
-    seen = behind(actor) if actor.origin else frozenset(actor.makers)
+    seen = behind(actor) if actor.by_server else frozenset(actor.makers)
     return msgspec.json.encode(sorted(seen - {person})).decode() if seen - {person} else None
 
 

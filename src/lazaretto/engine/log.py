@@ -34,17 +34,19 @@ class Actor(str):
     """An actor's name that knows where the actor is: `origin`, such as an address; empty: not known.
 
     `makers`: who else may be behind the name: those who have seen the secret that stands for it.
+    `by_server`: whether a server acts for somebody who has not the store itself.
     """
 
-    __slots__ = ("makers", "origin")
+    __slots__ = ("by_server", "makers", "origin")
     origin: str
     makers: tuple[str, ...]
+    by_server: bool
 
     @classmethod
-    def at(cls, name: str, origin: str, makers: Iterable[str] = ()) -> Actor:
+    def at(cls, name: str, origin: str, makers: Iterable[str] = (), *, by_server: bool = True) -> Actor:
         """Return a name with an origin, and with who else may be behind it."""
         made = cls(name)
-        made.origin, made.makers = origin, tuple(makers)
+        made.origin, made.makers, made.by_server = origin, tuple(makers), by_server
         return made
 
 
@@ -58,7 +60,9 @@ def acting(given: object) -> str:
     if given is None or (isinstance(given, str) and not given):
         return actor_name()
     name = text("actor", given, LONGEST_ACTOR)
-    return Actor.at(name, given.origin, given.makers) if isinstance(given, Actor) else name
+    if not isinstance(given, Actor):
+        return name
+    return Actor.at(name, given.origin, given.makers, by_server=given.by_server)
 
 
 #: Every kind of event, and the contents of its detail.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hmac
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -25,6 +26,8 @@ __all__ = ["ROLES", "Access", "Grant", "Identity", "Proxies", "Role"]
 
 #: What a server that changes nothing still allows.
 READING: Final = frozenset({Permission.SEE, Permission.READ_BODIES, Permission.READ_SECRETS})
+#: An address with its port, or an IPv6 one in brackets.
+_WITH_PORT: Final = re.compile(r"\[([^][]+)\](?::\d{1,5})?|([^:]+):\d{1,5}", re.ASCII)
 #: The most groups of a person that count.
 MOST_GROUPS: Final = 100
 
@@ -46,9 +49,9 @@ class Identity:
     makers: tuple[str, ...] = ()
 
     @property
-    def actor(self) -> str:
+    def actor(self) -> Actor:
         """The name for the audit log, with the origin, and with who else may be behind it."""
-        return Actor.at(self.name, self.origin, self.makers) if self.origin or self.makers else self.name
+        return Actor.at(self.name, self.origin, self.makers)
 
     def that_may_change(self) -> Identity:
         """Return the same, as on a server that is not only for looking."""
@@ -113,7 +116,7 @@ class Proxies:
 
     def address_of(self, peer: str, headers: Headers) -> str:
         """Return where a request comes from: as the last proxy says, if the peer is one."""
-        hops = [hop.strip() for line in headers.getlist("x-forwarded-for") for hop in line.split(",")]
+        hops = [_portless(hop) for line in headers.getlist("x-forwarded-for") for hop in line.split(",")]
         while self.trusts(peer) and hops:
             peer = hops.pop()
         try:
@@ -133,6 +136,12 @@ class Proxies:
             return []
         groups = [group.strip() for line in headers.getlist(self._groups) for group in line.split(",")]
         return vouched_names(name, groups)
+
+
+def _portless(hop: str) -> str:
+    """Return an address of a header without the port that some proxies add."""
+    found = _WITH_PORT.fullmatch(hop.strip())
+    return hop.strip() if found is None else found[1] or found[2]
 
 
 def vouched_names(person: str, groups: Iterable[str]) -> list[str]:

@@ -321,5 +321,11 @@ class TestActivity:
             assert nothing.text.splitlines() == ["position,time,actor,action,queue,detail"]
             for wrong, status in (({"repair": "no"}, 404), ({"repair": "mend", "queue": "q"}, 422)):
                 assert (await client.get(path, params=wrong)).status_code == status
+            for edge in ("since", "until"):
+                for which in ({}, {"repair": "mend"}):
+                    zoneless = {edge: "2020-01-01T00:00:00", **which}
+                    assert (await client.get(path, params=zoneless)).status_code == 422, zoneless
+            later = {"repair": "mend", "since": "2999-01-01T00:00:00Z"}
+            assert (await client.get(path, params=later)).text == ""
 
         browse(url, ask)

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.engine.log import AuditEntry
+from lazaretto.model.checks import moment
 
 #: Entries that are read at once.
 _PAGE: Final = 500
@@ -23,6 +24,7 @@ async def audit_entries(
         # All that was done with it was done on its queue, since it was planned.
         status = await (await broker.repair(repair)).status()
         since = which.get("since")
+        moment("since", since)
         which |= {"queue": status.queue, "since": max(since or status.created, status.created)}
     while True:
         found = await broker.audit(limit=_PAGE, before=before, **which)

@@ -409,12 +409,28 @@ class TestOpposites:
         unmerge = c.opposite_of(stocked.audit(limit=1)[0])
         assert isinstance(unmerge, c.UnmergeCauses)
         stocked.split_cause("q", 1, unmerge.parts[2])
-        with pytest.raises(InvalidOption, match="for each part"):
+        with pytest.raises(InvalidOption, match="to part"):
             stocked.run(unmerge)
         for wrong in ({1: ["x"]}, {9: ["x"]}, {}, [1]):
             with pytest.raises(InvalidOption):
                 stocked.unmerge_causes("q", 1, wrong)  # type: ignore[arg-type]
         assert sorted(cause.letters for cause in stocked.triage("q").causes) == [3, 3]
+
+    def test_one_of_several_parts_that_went_elsewhere(self, stocked: Broker) -> None:
+        """The others are parted all the same."""
+        send(stocked, b"x")
+        with stocked.receiver("q") as receiver:
+            receiver.dead_letter(receiver.receive(), reason="third")
+        assert sorted(cause.number for cause in stocked.triage("q").causes) == [1, 2, 3]
+        stocked.merge_causes("q", [1, 2, 3])
+        unmerge = c.opposite_of(stocked.audit(limit=1)[0])
+        assert isinstance(unmerge, c.UnmergeCauses)
+        away = stocked.split_cause("q", 1, unmerge.parts[3])
+        stocked.run(unmerge)
+        found = {cause.number: cause.letters for cause in stocked.triage("q").causes}
+        assert found == {1: 3, 2: 3, away: 1}
+        assert stocked.audit(limit=1)[0].detail["parts"] == {"2": list(unmerge.parts[2])}
+        assert stocked.check() == []
 
     def test_a_merge_that_an_older_version_noted(self, stocked: Broker) -> None:
         stocked.merge_causes("q", [1, 2])

@@ -55,7 +55,8 @@ class MergeCauses(Operation[int]):
 class UnmergeCauses(Operation[int]):
     """Part causes that were merged into one again, each with its fingerprints; return the number of that one.
 
-    `parts`: the fingerprints of each, by its number. Those that went elsewhere meanwhile stay there.
+    `parts`: the fingerprints of each, by its number. Those that went elsewhere meanwhile stay there, and a
+    cause that has none left stays merged. Raises InvalidOption if none has.
     """
 
     path: EntityPath
@@ -73,10 +74,11 @@ class UnmergeCauses(Operation[int]):
             merged = number in causes and causes[number].merged_into is not None
             if not merged or known_cause(tx, place, number, path).number != whole.number:
                 raise InvalidOption(f"expected a cause that was merged into {whole.number}, got {number}")
-            parted[number] = [name for name in dict.fromkeys(names) if theirs.pop(name, None) is not None]
-        if not theirs or not parted or not all(parted.values()):
+            left = [name for name in dict.fromkeys(names) if theirs.pop(name, None) is not None]
+            parted |= {number: left} if left else {}
+        if not theirs or not parted:
             raise InvalidOption(
-                f"expected fingerprints of cause {whole.number} for each part, and some that are left to it"
+                f"expected fingerprints of cause {whole.number} to part, and some that are left to it"
             )
         prints = {_name(p): p.fingerprint for p in tx.causes.fingerprints(place)}
         for number, found in parted.items():

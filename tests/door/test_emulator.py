@@ -104,6 +104,9 @@ def test_what_the_file_says_is_made(tmp_path: Path) -> None:
             assert first.rules == RULES
             assert first.queue.options.forward_to == "bare"
             assert broker.subscription("topic.1", "all").rules == (Rule(),)
+        done = [(entry.actor, entry.action) for entry in broker.audit()]
+        assert {actor for actor, _ in done} == {"emulator"}
+        assert [action for _, action in done].count("create") == 5
 
 
 def test_a_changed_file_changes_what_is_there(tmp_path: Path) -> None:

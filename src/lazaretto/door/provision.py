@@ -25,14 +25,14 @@ def provision(broker: Administration, wanted: EmulatedNamespace) -> None:
         try:
             broker.queue(queue.path)
         except EntityNotFound:
-            broker.create_queue(queue.path, QueueOptions(**now))
+            broker.create_queue(queue.path, QueueOptions(**now), actor=_ACTOR)
         else:
             broker.update_queue(queue.path, actor=_ACTOR, **now)
     for topic in wanted.topics:
         try:
             broker.topic(topic.path)
         except EntityNotFound:
-            broker.create_topic(topic.path, TopicOptions(**topic.options))
+            broker.create_topic(topic.path, TopicOptions(**topic.options), actor=_ACTOR)
         else:
             options: dict[str, Any] = dict(topic.options)
             broker.update_topic(topic.path, actor=_ACTOR, **options)
@@ -57,7 +57,7 @@ def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) 
     try:
         found = broker.subscription(topic, name)
     except EntityNotFound:
-        broker.create_subscription(topic, name, QueueOptions(**now), wanted.rules)
+        broker.create_subscription(topic, name, QueueOptions(**now), wanted.rules, actor=_ACTOR)
         return
     broker.update_subscription(topic, name, actor=_ACTOR, **now)
     if wanted.rules is None:

@@ -22,7 +22,15 @@ from lazaretto.engine.claims.consumers import LONGEST_CONSUMER
 from lazaretto.engine.claims.end_claims import LAST_CLAIM
 from lazaretto.engine.claims.settle_claims import RevokeClaims
 from lazaretto.engine.entities.queues import OpenStore, require_queue
-from lazaretto.engine.log import LONGEST_ACTOR, AuditEntry, Event, acting, read_audit, read_events
+from lazaretto.engine.log import (
+    LONGEST_ACTOR,
+    AuditEntry,
+    Event,
+    acting,
+    detail_of_repair,
+    read_audit,
+    read_events,
+)
 from lazaretto.engine.maintenance import Maintenance, look
 from lazaretto.engine.messages.delete import DeleteMessages
 from lazaretto.engine.messages.sessions import list_sessions
@@ -409,11 +417,13 @@ class Broker(
         since: datetime | None = None,
         until: datetime | None = None,
         before: int | None = None,
+        repair: str | None = None,
     ) -> list[AuditEntry]:
         """Return the operators' actions, newest first.
 
         Only those of an `actor`, of an `action` such as "update", from the time `since` on, and earlier than
-        `until`. `before`: only those below this position, such as the last one of the page before.
+        `until`. `before`: only those below this position, such as the last one of the page before. `repair`:
+        only what was done with a repair of this name.
         """
         whole("limit", limit, 1, MOST_MESSAGES)
         start, end = moment("since", since), moment("until", until)
@@ -424,6 +434,7 @@ class Broker(
             queue=None if queue is None else str(EntityPath.parse(queue)).lower(),
             actor=None if actor is None else text("actor", actor, LONGEST_ACTOR),
             action=None if action is None else text("action", action, LONGEST_ACTOR),
+            detail=None if repair is None else detail_of_repair(text("repair", repair, LONGEST_ACTOR)),
         )
         return look(self._store, lambda tx: read_audit(tx, criteria, limit))
 

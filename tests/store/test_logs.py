@@ -11,7 +11,7 @@ import pytest
 
 import lazaretto.engine.log
 from lazaretto import Broker, BrokerClosed, EntityExists, Event, InvalidOption, ManualClock
-from lazaretto.engine.log import actor_name
+from lazaretto.engine.log import Actor, actor_name
 from lazaretto.model.clock import to_datetime
 
 from .actions import create, fail, kinds, send, set_aside
@@ -192,9 +192,31 @@ class TestAudit:
         assert broker.audit(until=whole[4].time) == whole[6:]
         assert whole[-1].action == "create"
         assert broker.audit(queue="q", actor="bob", since=whole[0].time) == whole[:2]
-        for wrong in ({"before": 0}, {"actor": 5}, {"since": "today"}):
+        for wrong in ({"before": 0}, {"actor": 5}, {"since": "today"}, {"repair": 5}):
             with pytest.raises(InvalidOption):
                 broker.audit(**wrong)
+
+    def test_of_one_repair(self, broker: Broker) -> None:
+        """Also where names begin alike."""
+        create(broker)
+        set_aside(broker, b"x")
+        names = ("mend", "mend-it", "m_nd", "Mend")
+        for name in names:
+            plan = broker.plan_repair("q", [1], name=name, actor="ann")
+            plan.set_pace(rate=5, actor="ann")
+            plan.apply(actor=Actor.at("bob", "10.0.0.1"))
+            plan.pause()
+            broker.set_breaker("q", "open")
+            plan.resume()
+            plan.cancel()
+        for name in names:
+            found = broker.audit(repair=name)
+            assert [e.action for e in found] == [
+                f"repair: {verb}" for verb in ("cancel", "resume", "pause", "apply", "pace", "plan")
+            ]
+            assert {e.detail["repair"] for e in found} == {name}
+            assert broker.audit(repair=name, limit=2, before=found[1].position, actor="ann") == found[4:]
+        assert broker.audit(repair="men") == []
 
     def test_what_creates_an_entity(self, broker: Broker) -> None:
         broker.create_queues(["a", "shop/b"], actor="ann")

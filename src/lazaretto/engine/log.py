@@ -206,6 +206,11 @@ def audit_all(tx: Transaction, actor: str, action: str, queues: Sequence[str], *
     tx.history.insert_audit(str(actor), action, queues, msgspec.json.encode(detail).decode())
 
 
+def detail_of_repair(name: str) -> str:
+    """Return how the detail of whatever is done with a repair begins: with the repair's name."""
+    return msgspec.json.encode({"repair": name}).decode().removesuffix("}")
+
+
 def read_events(
     tx: Transaction, after: int, limit: int, kind: str | None = None, queue: str | None = None
 ) -> list[Event]:

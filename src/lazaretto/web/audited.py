@@ -25,12 +25,15 @@ async def audit_entries(
         status = await (await broker.repair(repair)).status()
         since = which.get("since")
         moment("since", since)
-        which |= {"queue": status.queue, "since": max(since or status.created, status.created)}
+        which |= {
+            "queue": status.queue,
+            "since": max(since or status.created, status.created),
+            "repair": repair,
+        }
     while True:
         found = await broker.audit(limit=_PAGE, before=before, **which)
         for entry in found:
-            if repair is None or entry.detail.get("repair") == repair:
-                yield entry
+            yield entry
         if len(found) < _PAGE:
             return
         before = found[-1].position

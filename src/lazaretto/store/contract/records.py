@@ -266,7 +266,7 @@ class AuditCriteria(msgspec.Struct, frozen=True):
     """Which entries of the audit log are meant: those below a position that match all that is given.
 
     `since` is the first time that is meant, `until` the first that is not, in microseconds. `queue` is in
-    lower case.
+    lower case. `detail`: how the detail begins, as JSON.
     """
 
     below: int
@@ -275,6 +275,7 @@ class AuditCriteria(msgspec.Struct, frozen=True):
     queue: str | None
     actor: str | None
     action: str | None
+    detail: str | None = None
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):

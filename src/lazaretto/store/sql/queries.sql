@@ -1128,6 +1128,7 @@ SELECT position, time, actor, action, queue, detail FROM lazaretto_audit
 WHERE position < :below AND time >= :since AND time < :until
   AND (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue)
   AND (CAST(:actor AS TEXT) IS NULL OR actor = :actor) AND (CAST(:action AS TEXT) IS NULL OR action = :action)
+  AND (CAST(:detail AS TEXT) IS NULL OR substr(detail, 1, length(CAST(:detail AS TEXT))) = :detail)
 ORDER BY position DESC LIMIT :limit
 
 -- == claims ==

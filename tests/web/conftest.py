@@ -15,6 +15,7 @@ from door.conftest import broker, pytest_generate_tests, url
 
 from lazaretto import aio
 from lazaretto.web import Access, Grant, Identity, Role, open_web
+from lazaretto.web.tries import TriedHandlers
 
 __all__ = ["broker", "pytest_generate_tests", "url"]
 
@@ -51,14 +52,17 @@ def beside_the_loop(work: Callable[P, T]) -> Callable[P, T]:
 
 
 @contextlib.contextmanager
-def serving(url: str, **given: Any) -> Iterator[Served]:
-    """Serve the API of a store in a thread. `given`: more of its Access."""
+def serving(url: str, handlers: TriedHandlers | None = None, **given: Any) -> Iterator[Served]:
+    """Serve the API of a store in a thread. `handlers`: to try letters on. `given`: more of its Access."""
     started, ports, ended, loops = threading.Event(), [], asyncio.Event(), []
     own = ((f"token-of-{name}", Identity(name, grants)) for name, grants in TOKENS.items())
     access = Access(own, **given)
 
     async def serve() -> None:
-        async with await aio.connect(url) as one, open_web(one, access, port=0) as server:
+        async with (
+            await aio.connect(url) as one,
+            open_web(one, access, port=0, handlers=handlers) as server,
+        ):
             ports.append(server.port)
             loops.append(asyncio.get_running_loop())
             started.set()
@@ -94,7 +98,7 @@ def serving(url: str, **given: Any) -> Iterator[Served]:
 
 @pytest.fixture
 def served(url: str, request: pytest.FixtureRequest) -> Iterator[Served]:
-    """The API, served by a thread. A parameter: more of its Access."""
+    """The API, served by a thread. A parameter: more of its Access, and handlers to try letters on."""
     with serving(url, **getattr(request, "param", {})) as found:
         yield found
 

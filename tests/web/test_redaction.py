@@ -8,7 +8,7 @@ import gc
 import json
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOpti
 from lazaretto import commands as c
 from lazaretto.aio import AsyncBroker
 from lazaretto.broker import store_of
+from lazaretto.edits.edit import Edit
 from lazaretto.edits.redact import MASK, Redaction
 from lazaretto.engine.outcome.breakers import OpenBreaker
 from lazaretto.engine.outcome.causes import Cause
@@ -31,6 +32,7 @@ from lazaretto.web import searched, viewed
 from lazaretto.web.console.site import SCREENS
 from lazaretto.web.redacted import shown_cause, shown_repair
 from lazaretto.web.routes import ROUTES
+from lazaretto.web.tries import TriedLetter
 from lazaretto.web.viewed import PLAIN, STANDING, ViewedBroker
 
 from .conftest import Served, beside_the_loop
@@ -614,6 +616,45 @@ class TestPeople:
             broker.run(c.RemoveRedaction(field=rule.field, queue=rule.queue))
         assert SECRET in served.client("operator").get("/messages", params=Q).text
         assert NAME in served.client("operator").get("/dead-letters", params={**Q, "text": NAME}).text
+
+
+class Telling:
+    """Handlers whose failures and sends have what is in messages."""
+
+    def names(self, queue: str) -> Sequence[str]:
+        return ["shop:tell"] if queue == "q" else []
+
+    async def try_letter(self, queue: str, number: int, name: str, edit: Edit | None) -> TriedLetter:
+        if edit is None:
+            return TriedLetter(f"{NAME}Error", f"no {SECRET}", sends={f"of-{NAME}": 1})
+        return TriedLetter(sends={f"of-{NAME}": 1, f"for-{NAME}": 2}, statements=1)
+
+
+@pytest.mark.parametrize("served", [{"handlers": Telling()}], indirect=True)
+def test_what_a_handler_says_of_a_letter(stocked: dict[str, str], served: Served, broker: Broker) -> None:
+    """Whoever may not read all sees whether it would fail; that code ran stands in the audit log."""
+    form = {"queue": "q", "number": "1", "handler": "shop:tell"}
+    edited = {**form, "edit": "SET body.n = 7"}
+    whole, seen = (_pages(served, name) for name in ("admin", "operator"))
+    assert f"{NAME}Error</strong>: no {SECRET}" in whole.post("/try", data=form).text
+    assert f"1 to of-{NAME}; it would send 2 to for-{NAME}" in whole.post("/try", data=edited).text
+    failed, sent = (seen.post("/try", data=one).text for one in (form, edited))
+    assert f"{MASK}</strong>: {MASK}" in failed
+    assert f"it would send 3 to {MASK}; it would execute 1 SQL statement" in sent
+    assert not [trace for trace in TRACES if trace in failed + sent]
+    for wrong, status in (
+        ({"handler": "os:getcwd"}, 422),
+        ({"queue": "tried"}, 422),
+        ({"number": "999"}, 404),
+    ):
+        assert seen.post("/try", data={**form, **wrong}).status_code == status
+    assert served.client("viewer").post(f"http://127.0.0.1:{served.port}/try", data=form).status_code == 403
+    noted = broker.audit(action="try")
+    assert [(e.actor, e.queue, e.detail["sequence_number"], e.detail["handler"]) for e in noted] == [
+        (actor, "q", 1, "shop:tell") for actor in ("operator", "operator", "admin", "admin")
+    ]
+    assert [e.detail.get("edit") for e in noted] == ["action: SET body.n = 7", None] * 2
+    assert {e.detail["origin"] for e in noted} == {"127.0.0.1"}
 
 
 def _pages(served: Served, name: str) -> httpx.Client:

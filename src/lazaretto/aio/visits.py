@@ -7,6 +7,7 @@ from typing import Any
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
+from lazaretto.edits.edit import Edit
 from lazaretto.engine.access import (
     CloseSession,
     MadeSecret,
@@ -17,6 +18,7 @@ from lazaretto.engine.access import (
     find_visitor,
     grants_of,
 )
+from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.redaction import find_rules, redaction_key
 from lazaretto.model.entities import EntityPath
@@ -67,6 +69,11 @@ class Visits:
             self._store.read, lambda tx: workers_of(tx, parsed, numbers)
         )
         return found
+
+    async def note_try(self, path: str, number: int, handler: str, edit: Edit | None, actor: str) -> None:
+        """Note that somebody has a handler run on a dead letter. See NoteTry."""
+        noting = NoteTry(EntityPath.parse(path), number, handler, edit, actor)
+        await self._driver.call(self._store.run, noting)
 
     async def open_session(self, secret: str, former: str | None, address: str) -> MadeSecret | None:
         """Open a session for whoever has a token or a link's code. See OpenSession."""

@@ -6,7 +6,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from lazaretto.engine.log import audit_all
+from lazaretto.edits.edit import Edit
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import audit, audit_all
+from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
 
 T = TypeVar("T")
@@ -26,3 +29,23 @@ class Audited(Operation[T]):
         if self.paths and not isinstance(answer, Again):
             audit_all(tx, self.actor, self.action, self.paths)
         return answer
+
+
+@dataclasses.dataclass(slots=True)
+class NoteTry(Operation[None]):
+    """Note that somebody has a handler run on a dead letter, as an edit would leave it, to see what it does.
+
+    Raises EntityNotFound.
+    """
+
+    path: EntityPath
+    number: int
+    handler: str
+    edit: Edit | None
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        edit = self.edit
+        told = {} if edit is None else {"edit": edit.describe(), "edit_digest": edit.digest}
+        queue = require_queue(tx, self.path).path
+        audit(tx, self.actor, "try", queue, sequence_number=self.number, handler=self.handler, **told)

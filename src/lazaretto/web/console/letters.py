@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import logging
 from collections.abc import Sequence
 from typing import Any
 
+from lazaretto.aio.visits import Visits
 from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Refused
 from lazaretto.edits.redact import MASK
@@ -19,10 +19,8 @@ from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import WAYS, show_body
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
-from lazaretto.web.tries import TriedHandlers
+from lazaretto.web.tries import TriedHandlers, TriedLetter
 from lazaretto.web.viewed import check_edit, hides
-
-_log = logging.getLogger("lazaretto.web")
 
 #: Moments of a message's life that a page shows, the last ones.
 _MOMENTS = 100
@@ -98,31 +96,41 @@ async def edit(visit: Visit) -> Page:
     return await _edit(visit, visit.queue(), visit.number(), visit.text("edit"))
 
 
-async def try_letter(visit: Visit) -> Page:
+async def try_letter(visit: Visit, visits: Visits) -> Page:
     """Run a handler that the server was started with on a dead letter, as an edit would leave it.
 
-    It runs in a sandbox, and nothing is settled or sent; but it is code that runs.
+    It runs in a sandbox, and nothing is settled or sent; but it is code that runs, so the audit log says so.
     """
     fields = {name: values[0] for name, values in visit.form.items()}
     queue, given, name = fields.get("queue", ""), fields.get("number", ""), fields.get("handler", "")
     visit.require(Permission.READ_BODIES, queue)
     visit.require(Permission.OPERATE, queue)
     handlers: TriedHandlers | None = visit.request.app.state.handlers
-    if handlers is None or not (given.isascii() and given.isdigit() and len(given) < 14):
+    wellformed = given.isascii() and given.isdigit() and len(given) < 14
+    if handlers is None or not wellformed or name not in handlers.names(queue):
         raise InvalidOption("expected a handler that the server was started with, and the number of a letter")
     number, text = int(given), fields.get("edit") or None
     change = None
     if text is not None:
         change = refuse_functions(text)
         await check_edit(visit.broker, queue, text)
-    _log.info("%s tries %s on message %d of %s", visit.who.name, name, number, queue)
+    await visit.broker.dead_letter(queue, number)
+    await visits.note_try(queue, number, name, change, visit.who.actor)
     tried = await handlers.try_letter(queue, number, name, change)
     if await hides(visit.broker, queue):
-        # What a handler says of a message can have anything that is in it.
-        tried = dataclasses.replace(
-            tried, error_message=tried.error_message and MASK, refused=tried.refused and MASK
-        )
+        tried = _masked(tried)
     return await _edit(visit, queue, number, text, tried=tried, tried_on=name)
+
+
+def _masked(tried: TriedLetter) -> TriedLetter:
+    """Return what a handler did without its words: it can make any of them of what is in a message."""
+    return dataclasses.replace(
+        tried,
+        error_type=tried.error_type and MASK,
+        error_message=tried.error_message and MASK,
+        refused=tried.refused and MASK,
+        sends={MASK: sum(tried.sends.values())} if tried.sends else {},
+    )
 
 
 async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried: Any) -> Page:

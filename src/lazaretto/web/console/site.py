@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route as Place
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.visits import Visits
 from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access_door import AccessDoor
@@ -76,6 +77,7 @@ SCREENS: Final[dict[str, Screen]] = {
 
 def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
     """Return the routes of the console."""
+    visits = Visits(broker)
 
     def page(screen: Screen) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -87,7 +89,10 @@ def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
         return await _answered(request, lambda visit: _shown(visit, act), broker, door)
 
     async def try_letter(request: Request) -> Response:
-        return await _answered(request, lambda visit: _shown(visit, letters.try_letter), broker, door)
+        def tried(visit: Visit) -> Awaitable[Page]:
+            return letters.try_letter(visit, visits)
+
+        return await _answered(request, lambda visit: _shown(visit, tried), broker, door)
 
     return [
         *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),

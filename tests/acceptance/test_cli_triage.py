@@ -54,6 +54,14 @@ def test_what_operators_say(cli: Program) -> None:
     cause = cli.ok("triage", "show", "orders", "1", "--json").json
     assert (cause["letters"], cause["note"]) == (5, "known bug")
     fingerprint = cause["fingerprints"][1]["fingerprint"]
+    parted = cli.ok("triage", "unmerge", "orders", "1", f"2={fingerprint}").out
+    assert parted == "parted 2 from cause 1 of orders\n"
+    assert (
+        cli.ok("triage", "show", "orders", "2", "--json").json["fingerprints"][0]["fingerprint"]
+        == fingerprint
+    )
+    assert cli("triage", "unmerge", "orders", "1", "2").code == 2
+    cli.ok("triage", "merge", "orders", "1", "2")
     assert cli.ok("triage", "split", "orders", "1", fingerprint).out == "made cause 3 of orders\n"
     assert cli("triage", "note", "orders", "1").code == 2
     assert cli("triage", "acknowledge", "orders", "1").code == 2

@@ -178,6 +178,7 @@ RIGHT: dict[str, Any] = {
     "sql": "SELECT 1",
     "parameters": (), "started": True, "paths": ["made"], "since": None, "over": False,
     "explain_for": 0, "numbers": [1, 2], "fingerprints": ["0123456789abcdef"], "note": "x",
+    "parts": {2: ["0123456789abcdef"]}, "repair": None,
     "action": None, "before": None, "person": "ann", "until": None,
     "to": None, "order": None, "canary": 1, "canary_failures": 0, "canary_wait": 1.0, "in_flight": 10,
     "rate": None, "skipped": False, "letters": 10, "count": 0, "cursor": None, "budget": 0.25,

@@ -16,7 +16,14 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import future, past
 from lazaretto.cli.tables import shorten
-from lazaretto.commands import AcknowledgeCause, MergeCauses, NoteCause, RecountCauses, SplitCause
+from lazaretto.commands import (
+    AcknowledgeCause,
+    MergeCauses,
+    NoteCause,
+    RecountCauses,
+    SplitCause,
+    UnmergeCauses,
+)
 from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 
@@ -200,6 +207,34 @@ def merge(
         number = call.run(broker, MergeCauses(path=queue, numbers=tuple(numbers)))
         cause = broker.cause(queue, number)
     call.print(cause, f"merged into cause {number} of {queue}")
+
+
+@causes.command("unmerge")
+def unmerge(
+    call: ChangeOptions,
+    queue: QueueArgument,
+    number: CauseArgument,
+    parts: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CAUSE=FINGERPRINT,...", help="What each cause had, as the audit log tells of the merge."
+        ),
+    ],
+) -> None:
+    """Part causes that were merged again."""
+    with call.broker() as broker:
+        apart = UnmergeCauses(path=queue, number=number, parts=dict(map(_part, parts)))
+        call.run(broker, apart)
+        cause = broker.cause(queue, number)
+    numbers = ", ".join(map(str, sorted(apart.parts)))
+    call.print(cause, f"parted {numbers} from cause {number} of {queue}")
+
+
+def _part(given: str) -> tuple[int, tuple[str, ...]]:
+    number, _, fingerprints = given.partition("=")
+    if not number.isdecimal() or not fingerprints:
+        raise usage(f"expected CAUSE=FINGERPRINT,FINGERPRINT, such as 3=0123456789abcdef, got {given!r}")
+    return int(number), tuple(fingerprints.split(","))
 
 
 @causes.command("split")

@@ -32,6 +32,8 @@ class Server:
     folder: Path | None = None
     process: subprocess.Popen[bytes] | None = None
     run: Callable[[], subprocess.Popen[bytes]] | None = None
+    #: The folder of its programs.
+    programs: Path = Path()
 
     def crash(self) -> None:
         """End the server at once, as its operator's `-m immediate` does, and start it again."""
@@ -85,15 +87,40 @@ def start() -> Server:
         )
     folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-", dir=_quickest()))
     account = unprivileged_account(folder, ACCOUNTS)
-    who: dict[str, Any] = {}
+    who = _as(account)
     if account is not None:
-        who = {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": []}
         where = _reachable(where, folder)
     data = folder / "data"
     flags = ["-A", "trust", "-U", "lazaretto", "-E", "UTF8", "--no-locale", "-N"]
     made = [str(where / "initdb"), "-D", str(data), *flags]
     subprocess.run(made, check=True, stdout=subprocess.DEVNULL, cwd=folder, **who)
-    port = free_port()
+    return _running(where, data, who)
+
+
+def start_standby(primary: Server) -> Server:
+    """Start a server that replays what another one, started here, commits; queries can read from it."""
+    assert primary.process is not None
+    assert primary.folder is not None
+    where = primary.programs
+    folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-", dir=_quickest()))
+    account = unprivileged_account(folder, ACCOUNTS)
+    who = _as(account)
+    data = folder / "data"
+    words = ["-D", str(data), "-d", primary.url, "-R", "--checkpoint=fast", "--no-sync"]
+    subprocess.run([str(where / "pg_basebackup"), *words], check=True, cwd=folder, **who)
+    return _running(where, data, who)
+
+
+def _as(account: str | None) -> dict[str, Any]:
+    """Return the options of a process that runs as an account."""
+    if account is None:
+        return {}
+    return {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": []}
+
+
+def _running(where: Path, data: Path, who: dict[str, Any]) -> Server:
+    """Return the server of a folder of data, once it takes connections."""
+    folder, port = data.parent, free_port()
     settings = {
         "listen_addresses": "127.0.0.1",
         "port": port,
@@ -111,7 +138,7 @@ def start() -> Server:
             return subprocess.Popen(command, stdout=log, stderr=log, cwd=folder, **who)
 
     url = f"postgresql://lazaretto@127.0.0.1:{port}/postgres"
-    server = Server(url, folder, run(), run)
+    server = Server(url, folder, run(), run, where)
     wait_for(url)
     return server
 

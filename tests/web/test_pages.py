@@ -18,7 +18,7 @@ from starlette.routing import Mount
 
 from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOptions, aio
 from lazaretto.commands import CreateToken, GrantRole, WithdrawRole
-from lazaretto.web import Access, Grant, Identity, Role, audited, unchanged, web_app
+from lazaretto.web import Access, Grant, Identity, Role, unchanged, web_app
 from lazaretto.web.api import audit
 from lazaretto.web.console import peeked
 
@@ -299,7 +299,7 @@ class TestActivity:
         browse(url, ask)
 
     def test_exported(self, busy: Broker, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(audited, "_PAGE", 2)
+        monkeypatch.setattr(audit, "_PAGE", 2)
         monkeypatch.setattr(audit, "_LINES", 3)
         path = "/api/v1/audit/export"
 

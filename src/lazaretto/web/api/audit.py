@@ -12,17 +12,18 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.responses import Response, StreamingResponse
 
+from lazaretto.aio import AsyncBroker
 from lazaretto.commands.opposites import entry_record
 from lazaretto.engine.log import AuditEntry
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import csv_cell
 from lazaretto.records.plain import plain
-from lazaretto.web.audited import audit_entries
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 
-#: Entries that are sent at once.
+#: Entries that are read at once, and those that are sent at once.
+_PAGE: Final = 500
 _LINES: Final = 200
 _COLUMNS: Final = ("position", "time", "actor", "action", "queue", "detail")
 
@@ -75,13 +76,29 @@ async def export_audit(call: Call, query: ExportQuery) -> Response:
     kind = which.pop("format")
     if query.repair is not None and query.queue is not None:
         raise InvalidOption("expected queue or repair, not both")
-    entries = audit_entries(call.broker, **which)
+    if query.repair is not None:
+        # One that is not known is an error, not an empty list.
+        await call.broker.repair(query.repair)
+    entries = _entries(call.broker, **which)
     # What is wrong with the request is said before the stream begins.
     first = await anext(entries, None)
     made = _stream(first, entries, _csv if kind == "csv" else _jsonl)
     media_type = "text/csv; charset=utf-8" if kind == "csv" else "application/jsonl"
     headers = {"Content-Disposition": f'attachment; filename="activity.{kind}"'}
     return StreamingResponse(made, media_type=media_type, headers=headers)
+
+
+async def _entries(
+    broker: AsyncBroker, *, before: int | None = None, **which: Any
+) -> AsyncIterator[AuditEntry]:
+    """Yield entries, the latest first. `before`, `which`: as for `Broker.audit`."""
+    while True:
+        found = await broker.audit(limit=_PAGE, before=before, **which)
+        for entry in found:
+            yield entry
+        if len(found) < _PAGE:
+            return
+        before = found[-1].position
 
 
 Draw = Callable[[list[AuditEntry], bool], bytes]

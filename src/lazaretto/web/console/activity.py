@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from lazaretto.commands import opposite_of
-from lazaretto.engine.log import AuditEntry
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
-from lazaretto.web.audited import audit_entries
 from lazaretto.web.console.visit import Page, Visit
 
 _ENTRIES = 50
@@ -28,13 +24,13 @@ async def show(visit: Visit) -> Page:
         return Page("events.html", "activity", "Events", shown)
     if before is not None and not (before.isdigit() and 0 < len(before) < 19):
         raise InvalidOption("expected before to be a position")
-    found = list[AuditEntry]()
-    which: dict[str, Any] = {"actor": actor, "before": None if before is None else int(before)}
-    which |= {"queue": queue} if repair is None else {"repair": repair}
-    async for entry in audit_entries(visit.broker, **which):
-        found.append(entry)
-        if len(found) == _ENTRIES:
-            break
+    found = await visit.broker.audit(
+        queue=queue,
+        actor=actor,
+        repair=repair,
+        limit=_ENTRIES,
+        before=None if before is None else int(before),
+    )
     entries = [(entry, opposite_of(entry)) for entry in found]
     following = found[-1].position if len(found) == _ENTRIES else None
     values = {

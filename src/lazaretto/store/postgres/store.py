@@ -391,14 +391,16 @@ class PostgresStore(SqlStore):
                 connection, _ = self._patience.begin(
                     lambda: self._readers.borrow_with(lambda c: begin(c, self.schema, pauses=pauses))
                 )
+            commits = self._user_commits(connection)
         except BaseException:
+            # Closing waits for whoever holds.
             self._group.let_go(holder)
             raise
 
         def ended(connection: PgConnection, done: CommitContext | None) -> None:
             self._end_user_sql(connection, done, holder)
 
-        return PgExclusive(connection, self._user_commits(connection), self._translated, ended)
+        return PgExclusive(connection, commits, self._translated, ended)
 
     def _user_commits(self, connection: PgConnection) -> UserCommits:
         """Return what commits on a connection that other threads do not use."""
@@ -442,8 +444,7 @@ class PostgresStore(SqlStore):
         if done is None:
             return
         with self._group.writing():
-            if done.rates.entries:
-                self._add_rates(done)
+            self._add_rates(done)
             # It may have set a timer.
             self._changes += 1
         self._announce(done)

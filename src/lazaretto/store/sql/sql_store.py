@@ -380,8 +380,9 @@ class SqlStore(ABC):
 
     def _add_rates(self, done: CommitContext) -> None:
         """Add what a transaction with the user's own SQL has counted. Whoever may write does it."""
-        done.rates.keep()
-        self._rates.add(done.rates)
+        if done.rates.entries:
+            done.rates.keep()
+            self._rates.add(done.rates)
 
     def _announce(self, done: CommitContext) -> None:
         """Tell of what such a transaction has committed."""

@@ -271,7 +271,7 @@ class SqliteStore(SqlStore):
 
     def _end_exclusive(self, done: CommitContext | None) -> None:
         self._pass_on()
-        if done is not None and done.rates.entries:
+        if done is not None:
             self._add_rates(done)
         self._group.release()
         if done is not None:

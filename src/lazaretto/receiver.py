@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred, peek
+from lazaretto.engine.messages.peek import peek
+from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred
 from lazaretto.engine.messages.receive_by_number import ReceiveByNumber
 from lazaretto.engine.messages.sessions import (
     AcceptSession,

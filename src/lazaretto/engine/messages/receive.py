@@ -1,4 +1,4 @@
-"""Receives messages under a lock, receives and deletes them, or peeks at them."""
+"""Receives messages under a lock, or receives and deletes them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,20 @@ import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-
-from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
+from lazaretto.engine.messages.complete import count_messages, delete_completed
 from lazaretto.engine.messages.sessions import held_error, require_session
-from lazaretto.engine.outcome.attempts import note_cleared, note_commit
+from lazaretto.engine.outcome.attempts import note_commit
 from lazaretto.engine.outcome.verdicts import carry_out
-from lazaretto.engine.queue_hooks import hooks_of
-from lazaretto.engine.routing.deliver import resolve
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
-from lazaretto.model.entities import EntityPath, MessageState, Subqueue
-from lazaretto.model.failure import short_error
-from lazaretto.model.keys import in_main, lower_bound, main_key, queue_of, subqueue_of, upper_bound
-from lazaretto.model.messages import Lock, PeekedMessage, ReceivedMessage
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.keys import lower_bound, main_key, subqueue_of, upper_bound
+from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Outcome, Retry, decide
-from lazaretto.model.rates import COMPLETED, RECEIVED
+from lazaretto.model.rates import RECEIVED
 from lazaretto.store.contract.records import (
     DEFERRED,
     FRESH,
@@ -238,7 +234,7 @@ def takes_at_once(path: EntityPath, queue: QueueRecord) -> bool:
 
 def put_lock(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:
     """Return messages that were locked, with their lock."""
-    _count(tx, RECEIVED, messages)
+    count_messages(tx, RECEIVED, messages)
     for message in messages:
         message.lock = lock
     return messages
@@ -249,7 +245,7 @@ def hand_over(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> l
     if not messages:
         return []
     tx.workers.register()
-    _count(tx, RECEIVED, messages)
+    count_messages(tx, RECEIVED, messages)
     for message in messages:
         message.lock = lock
         if message.alone:
@@ -281,57 +277,6 @@ class ReceiveAndDelete(Operation[Found]):
         for message in found:
             message.lock = None
         return found
-
-
-def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
-    """Remove completed messages of a queue; return False if the lock on any is lost."""
-    held = _keys_by_lock(messages)
-    hooks = hooks_of(queue)
-    retained = hooks.retains(queue, messages)
-    if retained:
-        if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
-            return False
-    elif not tx.delete_held(held):
-        return False
-    for message in messages:
-        if message.suspect:
-            note_cleared(tx, queue, message.sequence_number, message.suspect)
-    if not retained:
-        tx.bodies.delete([m.body_id for m in messages if m.body_id is not None])
-        _forget_history(tx, messages)
-    hooks.on_completed(tx, queue, messages)
-    _count(tx, COMPLETED, messages)
-    return True
-
-
-def _count(tx: Transaction, kind: int, messages: Sequence[ReceivedMessage]) -> None:
-    """Count messages of one queue, unless they are of a subqueue."""
-    if messages and in_main(messages[0].key):
-        tx.rates.count(queue_of(messages[0].key), kind, len(messages))
-
-
-def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
-    """Return the keys of messages by the tokens of their locks."""
-    held: dict[int, list[int]] = {}
-    before: Lock | None = None
-    keys: list[int] = []
-    for message in messages:
-        lock = message.lock
-        assert lock is not None
-        # Messages received together share one object.
-        if lock is not before:
-            before, keys = lock, held.setdefault(lock.token, [])
-        keys.append(message.key)
-    return held
-
-
-def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
-    dead = [main_key(m.key) for m in messages if not in_main(m.key)]
-    if dead:
-        resolve(tx, dead, "completed")
-    retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
-    if retried:
-        tx.history.delete_attempts(retried)
 
 
 @dataclasses.dataclass(slots=True)
@@ -449,37 +394,3 @@ def _failures(tx: Transaction, row: MessageRow) -> int:
     charged = [outcome for outcome in outcomes if outcome in _CHARGED]
     tries = charged[max(0, len(charged) - row.cycle_attempts) :]
     return sum(outcome is not Outcome.DEFERRED for outcome in tries)
-
-
-def peek(
-    tx: Transaction, path: EntityPath, limit: int, from_sequence_number: int, session_id: str | None = None
-) -> list[PeekedMessage]:
-    """Return messages in every state, starting at a sequence number. Counts no attempts.
-
-    `session_id`: only those of a session; what others there are does not matter to how long it takes.
-    """
-    queue = require_queue(tx, path)
-    if path.subqueue is not Subqueue.MAIN:
-        refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")
-    first = lower_bound(queue.queue_id, path.subqueue) + max(0, from_sequence_number - 1)
-    last = upper_bound(queue.queue_id, path.subqueue)
-    if first > last:
-        return []
-    delayed = path.subqueue is Subqueue.RETRY
-    if session_id is None:
-        found = tx.peek(first, last, limit, delayed=delayed)
-    elif not queue.options.requires_session or path.subqueue not in (Subqueue.MAIN, Subqueue.RETRY):
-        raise NotAllowed(f"{str(path)!r} has no sessions: peek without session_id")
-    else:
-        keys = tx.peeked_keys(queue.queue_id, session_id, first, last, limit, delayed=delayed)
-        found = sorted(tx.peek_keys(keys), key=lambda message: message.key)
-    return [
-        _with_error(tx, message) if message.state is MessageState.DELAYED else message for message in found
-    ]
-
-
-def _with_error(tx: Transaction, message: PeekedMessage) -> PeekedMessage:
-    latest = tx.history.last_error(main_key(message.key))
-    if latest is None:
-        return message
-    return msgspec.structs.replace(message, error=short_error(latest.type, latest.message))

@@ -1,0 +1,65 @@
+"""Removes completed messages, or keeps them for the queue's hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lazaretto.engine.outcome.attempts import note_cleared
+from lazaretto.engine.queue_hooks import hooks_of
+from lazaretto.engine.routing.deliver import resolve
+from lazaretto.model.keys import in_main, main_key, queue_of
+from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.rates import COMPLETED
+from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.contract.transaction_contract import Transaction
+
+
+def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
+    """Remove completed messages of a queue; return False if the lock on any is lost."""
+    held = _keys_by_lock(messages)
+    hooks = hooks_of(queue)
+    retained = hooks.retains(queue, messages)
+    if retained:
+        if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
+            return False
+    elif not tx.delete_held(held):
+        return False
+    for message in messages:
+        if message.suspect:
+            note_cleared(tx, queue, message.sequence_number, message.suspect)
+    if not retained:
+        tx.bodies.delete([m.body_id for m in messages if m.body_id is not None])
+        _forget_history(tx, messages)
+    hooks.on_completed(tx, queue, messages)
+    count_messages(tx, COMPLETED, messages)
+    return True
+
+
+def count_messages(tx: Transaction, kind: int, messages: Sequence[ReceivedMessage]) -> None:
+    """Count messages of one queue, unless they are of a subqueue."""
+    if messages and in_main(messages[0].key):
+        tx.rates.count(queue_of(messages[0].key), kind, len(messages))
+
+
+def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
+    """Return the keys of messages by the tokens of their locks."""
+    held: dict[int, list[int]] = {}
+    before: Lock | None = None
+    keys: list[int] = []
+    for message in messages:
+        lock = message.lock
+        assert lock is not None
+        # Messages received together share one object.
+        if lock is not before:
+            before, keys = lock, held.setdefault(lock.token, [])
+        keys.append(message.key)
+    return held
+
+
+def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
+    dead = [main_key(m.key) for m in messages if not in_main(m.key)]
+    if dead:
+        resolve(tx, dead, "completed")
+    retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
+    if retried:
+        tx.history.delete_attempts(retried)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from lazaretto import Broker, Message
 from lazaretto.host import Handler, HandlerReport, ServiceHost
 
-PATIENCE = 60.0
+#: The long forms work off more, with the same processes.
+PATIENCE = 600.0 if os.environ.get("LAZARETTO_SOAK") else 60.0
 
 
 def wait_until(true: Callable[[], bool]) -> None:

@@ -80,9 +80,8 @@ class TestLinks:
         peers.link(session, sends=False)
         second = session.attach("l", sends=True, source=Source("q"), target=Target("q"))
         peers.pump()
-        # The server's user is told at once, and again of the client's answer.
-        ended = [event for event in peers.server_events if isinstance(event, LinkDetached)]
-        assert [event.link for event in ended] == [theirs, theirs]
+        # The server's user is told at once, and not again of the client's answer.
+        assert peers.of(peers.server_events, LinkDetached).link is theirs
         told = peers.of(peers.client_events, LinkDetached)
         assert told.link is first
         assert told.error is not None
@@ -97,6 +96,39 @@ class TestLinks:
         peers.pump()
         assert third.attached
         assert sorted(one.sends for one in session.links.values()) == [False, True]
+
+    def test_one_that_is_attached_again_in_another_session_takes_the_place_of_the_first(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        first, theirs = peers.link(session, sends=False)
+        sender, _ = peers.link(session, sends=True)
+        other, _ = peers.begin()
+        second, _ = peers.link(other, sends=False, credit=1)
+        assert peers.of(peers.server_events, LinkDetached).link is theirs
+        told = peers.of(peers.client_events, LinkDetached)
+        assert told.link is first
+        assert told.error is not None
+        assert told.error.condition == "amqp:link:stolen"
+        assert sender.attached
+        assert second.attached
+        assert second.credit == 1
+
+    def test_a_name_is_free_behind_a_detach_and_an_end(self) -> None:
+        peers = Peers()
+        session, _ = peers.begin()
+        first, _ = peers.link(session, sends=True)
+        session.detach(first)
+        peers.pump()
+        peers.of(peers.server_events, LinkDetached)
+        peers.of(peers.client_events, LinkDetached)
+        peers.link(session, sends=True)
+        session.end()
+        # What is on its way to its end gives nothing up.
+        other, _ = peers.begin()
+        again, _ = peers.link(other, sends=True)
+        assert again.attached
+        ended = [one for one in peers.server_events + peers.client_events if isinstance(one, LinkDetached)]
+        assert ended == []
 
     def test_a_peer_that_leaves_no_handle_for_the_answer_ends_its_session(self) -> None:
         for answer in ("accept", "refuse"):
@@ -390,7 +422,7 @@ class TestMessages:
     def test_numbers_begin_again_behind_the_last(self) -> None:
         peers = Peers()
         session, server = peers.begin()
-        session._next_delivery = 0xFFFFFFFE
+        session._deliveries._next = 0xFFFFFFFE
         ours, theirs = peers.link(session, sends=True, credit=10)
         sent = [session.transfer(ours, BODY, b"%d" % n) for n in range(5)]
         peers.pump()

@@ -184,6 +184,23 @@ class TestLinks:
         # The sender of messages says where it begins to count.
         assert (answer.initial_delivery_count is not None) == attach.role
 
+    @pytest.mark.parametrize("again", [0, 1], ids=["in its session", "in another"])
+    def test_2_6_1_a_name_is_of_one_link_in_each_direction(self, again: int) -> None:
+        server, link = linked(SENDS)
+        server.receive(frame(1, Begin(None, 0, 100, 100)))
+        server.receive(frame(0, Attach("s", 1, True, source=Source("q"), target=Target("here"))))
+        server.take()
+        sends = Attach("s", 2, False, source=Source("here"), target=Target("q"), initial_delivery_count=0)
+        detached, attached = server.receive(frame(again, sends))
+        assert isinstance(detached, LinkDetached)
+        assert detached.link is link
+        assert isinstance(attached, LinkAttached)
+        (told,) = said(server.take())
+        assert isinstance(told, Detach)
+        assert told.closed
+        assert told.error is not None
+        assert told.error.condition == "amqp:link:stolen"
+
     def test_2_6_2_a_handle_is_free_behind_a_detach(self) -> None:
         server, _ = linked(SENDS)
         assert kinds(server.receive(frame(0, Detach(0, True)) + frame(0, SENDS))) == [

@@ -124,6 +124,36 @@ def test_who_asks_and_leaves_in_one_breath_leaves_nothing_locked(tmp_path: Path)
     run(work)
 
 
+def test_a_link_that_is_attached_in_another_session_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            first = await client.link(sends=False)
+            first.session.grant(first, 5)
+            second = await client.link(sends=False)
+            told = await client.until(LinkDetached)
+            assert told.link is first
+            assert told.error is not None
+            assert told.error.condition == "amqp:link:stolen"
+            second.session.grant(second, 5)
+            await broker.sender("q").send(Message(b"x"))
+            assert (await client.until(MessageReceived)).link is second
+
+    run(work)
+
+
+def test_two_connections_may_give_their_links_one_name(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as one, connected(door) as other:
+            links = [await client.link(sends=False) for client in (one, other)]
+            for link in links:
+                link.session.grant(link, 1)
+            await broker.sender("q").send([Message(b"x")] * 2)
+            for client, link in zip((one, other), links, strict=True):
+                assert (await client.until(MessageReceived)).link is link
+
+    run(work)
+
+
 def test_what_is_no_message_is_rejected_and_the_link_goes_on(tmp_path: Path) -> None:
     async def work() -> None:
         async with opened(tmp_path) as (broker, door), connected(door) as client:

@@ -337,6 +337,35 @@ def test_a_wrong_token_is_answered_late_and_then_not_looked_at(tmp_path: Path) -
     run(work)
 
 
+def test_wrong_tokens_over_http_count_with_those_over_amqp(tmp_path: Path) -> None:
+    async def work() -> None:
+        limits = DoorLimits(refusal_seconds=0.0, refusals=2)
+        policies = [AccessPolicy("p", "key")]
+        async with (
+            opened(tmp_path, limits=limits, policies=policies) as (_, door),
+            connected(door) as client,
+        ):
+            told = [await _get(door.port, "/q", "SharedAccessSignature sr=x") for _ in range(3)]
+            assert [answer.partition(" ")[2][:3] for answer in told] == ["401"] * 3
+            assert ["wait a minute" in answer for answer in told] == [False, False, True]
+            manager = Manager(client)
+            await manager.open("$cbs")
+            _, why = await manager.put_token("sb://localhost/q", "SharedAccessSignature sr=x")
+            assert "wait a minute" in why
+
+    run(work)
+
+
+async def _get(port: int, path: str, token: str) -> str:
+    """Return all that is answered to a request over HTTP."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: {token}", "Connection: close", "", ""
+    writer.write("\r\n".join(lines).encode())
+    answer = await reader.read()
+    writer.close()
+    return answer.decode()
+
+
 def test_a_client_that_waits_a_short_time_hears_of_the_door_in_time(tmp_path: Path) -> None:
     """A peer sends an empty frame before the other end's idle time-out runs out (AMQP 1.0, 2.4.5)."""
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from lazaretto.amqp.conditions import AmqpError, DecodeError
 from lazaretto.amqp.connection import Connection, ConnectionLimits
 from lazaretto.amqp.decode import decode
+from lazaretto.amqp.deliveries import Delivery
 from lazaretto.amqp.encode import encode
-from lazaretto.amqp.link import Delivery, Link
+from lazaretto.amqp.link import Link
 from lazaretto.amqp.sections import Header, Properties, Section, Sections, encode_section
 from lazaretto.amqp.session import Session
 

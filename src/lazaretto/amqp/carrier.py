@@ -6,6 +6,7 @@ from typing import Protocol
 
 from lazaretto.amqp.composites import Composite
 from lazaretto.amqp.events import Event
+from lazaretto.amqp.names import Names
 
 
 class Carrier(Protocol):
@@ -14,6 +15,8 @@ class Carrier(Protocol):
     #: Maximum size of a frame that the peer takes.
     remote_max_frame_size: int
     handle_max: int
+    #: The names of the links of all sessions.
+    names: Names
     #: Bytes of messages that have come in part, of all links.
     partial_size: int
     most_partial_size: int

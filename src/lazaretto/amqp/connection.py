@@ -34,6 +34,7 @@ from lazaretto.amqp.frames import (
     frame,
     read_frame,
 )
+from lazaretto.amqp.names import Names
 from lazaretto.amqp.performatives import (
     Begin,
     Close,
@@ -106,6 +107,7 @@ class Connection:
         self.limits = limits or ConnectionLimits()
         self.state = ConnectionState.START
         self.handle_max = self.limits.handle_max
+        self.names = Names()
         self.partial_size = 0
         #: Frames so far that carried neither a message nor what became of one.
         self.flows = 0

@@ -10,7 +10,8 @@ from lazaretto.amqp.conditions import AmqpError
 from lazaretto.amqp.performatives import Attach, DeliveryState, Error, Open, SaslInit
 
 if TYPE_CHECKING:
-    from lazaretto.amqp.link import Delivery, Link
+    from lazaretto.amqp.deliveries import Delivery
+    from lazaretto.amqp.link import Link
     from lazaretto.amqp.session import Session
 
 

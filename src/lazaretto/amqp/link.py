@@ -34,18 +34,6 @@ class Oversize(NamedTuple):
     text: str
 
 
-class Delivery:
-    """A message that this end sent and that is not settled yet. `context`: the user's own."""
-
-    __slots__ = ("context", "id", "link", "tag")
-
-    def __init__(self, link: Link, id_: int, tag: bytes, context: Any) -> None:
-        self.link = link
-        self.id = id_
-        self.tag = tag
-        self.context = context
-
-
 class Link:
     """One link, at one of its ends.
 
@@ -63,6 +51,7 @@ class Link:
         "credit",
         "delivery_count",
         "drain",
+        "given_up",
         "handle",
         "max_message_size",
         "name",
@@ -91,6 +80,8 @@ class Link:
         #: Deliveries that this end sent and that are not settled.
         self.unsettled = 0
         self.drain = False
+        #: Whether its name went to another link, which the user was told.
+        self.given_up = False
         self.snd_settle_mode = 2
         self.rcv_settle_mode = 0
         #: Maximum size of a message that this end takes. 0: any.

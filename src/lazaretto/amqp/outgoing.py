@@ -6,18 +6,24 @@ import collections
 from typing import TYPE_CHECKING
 
 from lazaretto.amqp.carrier import Carrier
+from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, transfer_frame
 from lazaretto.amqp.windows import Windows
 
 if TYPE_CHECKING:
+    from lazaretto.amqp.deliveries import Delivery
     from lazaretto.amqp.link import Link
 
 
 class Outgoing:
-    """Frames go out in the order in which they came; those that do not fit the window wait."""
+    """Frames go out in the order in which they came; those that do not fit the window wait.
 
-    def __init__(self, carrier: Carrier, windows: Windows) -> None:
+    `channel`: this end's.
+    """
+
+    def __init__(self, carrier: Carrier, windows: Windows, channel: int) -> None:
         self._carrier = carrier
         self._windows = windows
+        self._channel = channel
         self._waiting: collections.deque[tuple[Link, bytes]] = collections.deque()
 
     @property
@@ -25,7 +31,24 @@ class Outgoing:
         """Whether frames wait for the peer's window."""
         return bool(self._waiting)
 
-    def send(self, link: Link, frame: bytes) -> None:
+    def send(self, delivery: Delivery, handle: int, payload: bytes, state: bytes, *, settled: bool) -> None:
+        """Send a message on the link of a handle, in as many frames as it needs. `state`: encoded."""
+        link, number, tag = delivery.link, delivery.id, delivery.tag
+        room = max(self._carrier.remote_max_frame_size, LEAST_FRAME_SIZE)
+        room -= TRANSFER_OVERHEAD + len(tag) + len(state)
+        size = len(payload)
+        if size <= room:
+            made = transfer_frame(self._channel, handle, number, tag, payload, settled=settled, state=state)
+            self._send(link, made)
+            return
+        for begin in range(0, size, room):
+            part, more = payload[begin : begin + room], begin + room < size
+            made = transfer_frame(
+                self._channel, handle, number, tag, part, settled=settled, more=more, state=state
+            )
+            self._send(link, made)
+
+    def _send(self, link: Link, frame: bytes) -> None:
         """Send a frame of a link, now or when the window opens."""
         if self._waiting or not self._windows.take():
             self._waiting.append((link, frame))

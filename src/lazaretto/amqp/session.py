@@ -13,15 +13,14 @@ from lazaretto.amqp.composites import Composite, encode_composite
 from lazaretto.amqp.conditions import (
     ERRANT_LINK,
     FRAMING_ERROR,
-    HANDLE_IN_USE,
     MESSAGE_SIZE_EXCEEDED,
     NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
     STOLEN,
-    UNATTACHED_HANDLE,
     AmqpError,
     SessionError,
 )
+from lazaretto.amqp.deliveries import Deliveries, Delivery
 from lazaretto.amqp.dispositions import Disposed, Dispositions
 from lazaretto.amqp.events import (
     CreditChanged,
@@ -32,8 +31,8 @@ from lazaretto.amqp.events import (
     MessageRefused,
     SenderUpdated,
 )
-from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, transfer_frame
-from lazaretto.amqp.link import Delivery, Link, LinkError, Oversize
+from lazaretto.amqp.handles import Handles
+from lazaretto.amqp.link import Link, LinkError, Oversize
 from lazaretto.amqp.outgoing import Outgoing
 from lazaretto.amqp.performatives import (
     Accepted,
@@ -50,7 +49,7 @@ from lazaretto.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.amqp.serials import add, distance, ranges
+from lazaretto.amqp.serials import add, ranges
 from lazaretto.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEvent, SessionState
 from lazaretto.amqp.windows import Windows
 
@@ -66,19 +65,24 @@ class Session:
         self.channel = channel
         self.remote_channel: int | None = None
         self.state = SessionState.UNMAPPED
-        #: Links by this end's handles, and by the peer's.
-        self.links: dict[int, Link] = {}
-        self._remote: dict[int, Link] = {}
-        #: What was sent and is not settled, by number.
-        self.unsettled: dict[int, Delivery] = {}
+        self._handles = Handles(carrier.handle_max)
         self._windows = Windows(window)
-        self._next_delivery = 0
-        self._remote_handle_max = 0xFFFFFFFF
-        self._outgoing = Outgoing(carrier, self._windows)
+        self._deliveries = Deliveries()
+        self._outgoing = Outgoing(carrier, self._windows, channel)
         self._dispositions = Dispositions(carrier, channel)
 
     def __repr__(self) -> str:
         return f"<Session on channel {self.channel} {self.state.value}>"
+
+    @property
+    def links(self) -> Mapping[int, Link]:
+        """The links by this end's handles."""
+        return self._handles.ours
+
+    @property
+    def unsettled(self) -> Mapping[int, Delivery]:
+        """What was sent and is not settled, by number."""
+        return self._deliveries.unsettled
 
     def advance(self, event: SessionEvent) -> None:
         """Go to the next state. Raises AmqpError if the event may not happen now."""
@@ -102,7 +106,7 @@ class Session:
         self.remote_channel = channel
         self._windows.take_begin(begin)
         if begin.handle_max is not None:
-            self._remote_handle_max = begin.handle_max
+            self._handles.remote_most = begin.handle_max
 
     def end(self, condition: str | None = None, description: str = "") -> None:
         """End the session, with an error or without. Does nothing if it has ended."""
@@ -117,11 +121,12 @@ class Session:
         """Keep that the peer has ended the session, and answer."""
         answer = self.state is SessionState.MAPPED
         self.advance(SessionEvent.RECEIVE_END)
-        for link in self._remote.values():
+        for link in self._handles.theirs.values():
             self._carrier.partial_size -= link.pending_size
+            self._carrier.names.free(link)
             link.state = LinkState.ENDED
         self._outgoing.clear()
-        self.unsettled.clear()
+        self._deliveries.clear()
         if answer:
             self._carrier.send(self.channel, End())
 
@@ -222,12 +227,9 @@ class Session:
         target: Target | Coordinator | None,
         properties: Mapping[str, Any] | None,
     ) -> None:
-        handle = next((at for at in range(len(self.links) + 1) if at not in self.links), 0)
-        if handle > self._remote_handle_max:
-            raise SessionError(RESOURCE_LIMIT_EXCEEDED, f"expected at most {handle} links, got one more")
+        handle = self._handles.give(link)
         link.advance(LinkEvent.SEND_ATTACH)
         link.handle = handle
-        self.links[handle] = link
         attach = Attach(
             link.name,
             handle,
@@ -243,37 +245,28 @@ class Session:
         self._carrier.send(self.channel, attach)
 
     def _attached(self, attach: Attach) -> None:
-        if attach.handle > self._carrier.handle_max:
-            raise AmqpError(
-                FRAMING_ERROR, f"expected a handle up to {self._carrier.handle_max}, got {attach.handle}"
-            )
-        if attach.handle in self._remote:
-            raise SessionError(HANDLE_IN_USE, f"expected a free handle, got {attach.handle}")
-        sends = attach.role
-        named = [
-            one for one in (*self.links.values(), *self._remote.values())
-            if one.name == attach.name and one.sends == sends
-        ]  # fmt: skip
-        link = next((one for one in named if one.remote_handle is None), None)
-        if link is None:
-            self._give_up(named)
-            link = Link(self, attach.name, sends=sends)
+        self._handles.check(attach.handle)
+        answered = self._handles.answered(attach)
+        link = answered or Link(self, attach.name, sends=attach.role)
         link.take_attach(attach)
-        self._remote[attach.handle] = link
+        self._handles.theirs[attach.handle] = link
+        before = self._carrier.names.give(link)
+        if before is not None and answered is None:
+            before.session.give_up(before)
         if link.state is not LinkState.DETACH_SENT:
             self._carrier.emit(LinkAttached(link, attach))
 
-    def _give_up(self, links: Iterable[Link]) -> None:
-        """Detach links whose name the peer attaches again: there is one of each in each direction."""
+    def give_up(self, link: Link) -> None:
+        """Detach a link whose name the peer attaches again, in any session of the connection."""
         error = Error(STOLEN, "the link was attached again")
-        for link in links:
-            if link.state is LinkState.ATTACH_RECEIVED:
-                self.refuse(link, STOLEN, str(error.description))
-            elif link.attached:
-                self.detach(link, STOLEN, str(error.description))
-            else:
-                continue
-            self._carrier.emit(LinkDetached(link, True, error))
+        if self._awaits_answer(link):
+            self.refuse(link, STOLEN, str(error.description))
+        elif link.attached and self.state is SessionState.MAPPED:
+            self.detach(link, STOLEN, str(error.description))
+        else:
+            return
+        link.given_up = True
+        self._carrier.emit(LinkDetached(link, True, error))
 
     def detach(
         self,
@@ -293,17 +286,16 @@ class Session:
         self._carrier.send(self.channel, Detach(link.handle, closed, error))
 
     def _detached(self, detach: Detach) -> None:
-        link = self._remote.pop(detach.handle, None)
-        if link is None:
-            raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {detach.handle}")
+        link = self._handles.find(detach.handle)
         answer = link.state is LinkState.ATTACHED
         link.advance(LinkEvent.RECEIVE_DETACH)
+        self._handles.drop(detach.handle, link)
+        self._carrier.names.free(link)
         self._drop(link)
-        if link.handle is not None:
-            del self.links[link.handle]
-            if answer:
-                self._carrier.send(self.channel, Detach(link.handle, bool(detach.closed)))
-        self._carrier.emit(LinkDetached(link, bool(detach.closed), detach.error))
+        if answer and link.handle is not None:
+            self._carrier.send(self.channel, Detach(link.handle, bool(detach.closed)))
+        if not link.given_up:
+            self._carrier.emit(LinkDetached(link, bool(detach.closed), detach.error))
 
     def _drop(self, link: Link) -> None:
         """Forget what is on its way on a link: whoever settles it later speaks of nothing."""
@@ -311,7 +303,7 @@ class Session:
         link.drop_partial()
         if link.sends:
             self._outgoing.drop(link)
-            self.unsettled = {id_: one for id_, one in self.unsettled.items() if one.link is not link}
+            self._deliveries.drop(link)
 
     # Credit and windows.
 
@@ -348,9 +340,7 @@ class Session:
         self._windows.take_flow(flow)
         link = None
         if flow.handle is not None:
-            link = self._remote.get(flow.handle)
-            if link is None:
-                raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {flow.handle}")
+            link = self._handles.find(flow.handle)
             # Credit may come before this end has accepted the link.
             if link.state in _LIVE:
                 link.take_flow(flow)
@@ -376,27 +366,10 @@ class Session:
         handle = link.handle
         if link.credit <= 0 or handle is None or link.state is not LinkState.ATTACHED:
             raise AmqpError(NOT_ALLOWED, "expected an attached link with credit to send on, got none")
-        number = self._next_delivery
-        delivery = Delivery(link, number, tag, context)
-        self._next_delivery = add(number, 1)
+        delivery = self._deliveries.add(link, tag, context, settled=settled)
         link.credit -= 1
         link.delivery_count = add(link.delivery_count, 1)
-        if not settled:
-            self.unsettled[number] = delivery
-            link.unsettled += 1
-        room = max(self._carrier.remote_max_frame_size, LEAST_FRAME_SIZE)
-        room -= TRANSFER_OVERHEAD + len(tag) + len(state)
-        size = len(payload)
-        if size <= room:
-            made = transfer_frame(self.channel, handle, number, tag, payload, settled=settled, state=state)
-            self._outgoing.send(link, made)
-            return delivery
-        for begin in range(0, size, room):
-            part, more = payload[begin : begin + room], begin + room < size
-            made = transfer_frame(
-                self.channel, handle, number, tag, part, settled=settled, more=more, state=state
-            )
-            self._outgoing.send(link, made)
+        self._outgoing.send(delivery, handle, payload, state, settled=settled)
         return delivery
 
     @property
@@ -406,9 +379,7 @@ class Session:
 
     def _transferred(self, transfer: Transfer, payload: bytes) -> None:
         self._windows.count_received()
-        link = self._remote.get(transfer.handle)
-        if link is None:
-            raise SessionError(UNATTACHED_HANDLE, f"expected the handle of a link, got {transfer.handle}")
+        link = self._handles.find(transfer.handle)
         if link.sends:
             raise SessionError(ERRANT_LINK, "expected a transfer from the sender of a link, got one to it")
         if link.state is LinkState.ATTACHED:
@@ -452,12 +423,7 @@ class Session:
 
     def settle_sent(self, deliveries: Iterable[Delivery], state: bytes) -> None:
         """Settle messages that this end sent: the answer to the peer's state of them."""
-        ids = []
-        for delivery in deliveries:
-            if self.unsettled.pop(delivery.id, None) is not None:
-                delivery.link.unsettled -= 1
-                ids.append(delivery.id)
-        for first, last in ranges(ids):
+        for first, last in ranges(self._deliveries.settle(deliveries)):
             self._dispositions.say(Disposed(first, last, state, False, True))
 
     def _disposed(self, said: Disposition) -> None:
@@ -465,16 +431,9 @@ class Session:
         if not said.role:
             self._carrier.emit(SenderUpdated(self, said.first, last, said.state, bool(said.settled)))
             return
-        count = distance(said.first, last) + 1
-        if count > len(self.unsettled):
-            found = [one for id_, one in self.unsettled.items() if 0 <= distance(said.first, id_) < count]
-        else:
-            ids = (add(said.first, at) for at in range(count))
-            found = [self.unsettled[id_] for id_ in ids if id_ in self.unsettled]
+        found = self._deliveries.of(said.first, last)
         if not found:
             return
         if said.settled:
-            for one in found:
-                del self.unsettled[one.id]
-                one.link.unsettled -= 1
+            self._deliveries.settle(found)
         self._carrier.emit(DeliveriesUpdated(found, said.state, bool(said.settled)))

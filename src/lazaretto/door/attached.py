@@ -99,13 +99,13 @@ class Attached:
         if isinstance(link.target, Coordinator):
             coordination = self._links[link] = Coordination(self._peer, link)
             link.session.accept(link)
-            coordination.grant()
+            coordination.intake.open()
             return
         name = entity_of(link.target.address if link.target is not None else None)
         if is_node(name):
             requests = self._links[link] = Requests(self._peer, link, name)
             link.session.accept(link)
-            requests.grant()
+            requests.intake.open()
             return
         self._peer.grants.require(name, Right.SEND)
         size = await self._peer.door.size_of_messages(name)
@@ -115,7 +115,7 @@ class Attached:
         producer = Producer(self._peer, link, name, destination)
         self._links[link] = producer
         link.session.accept(link, max_message_size=size)
-        producer.grant()
+        producer.intake.open()
 
     async def _attach_receiver(self, link: Link) -> None:
         """Attach a link on which the client receives."""
@@ -197,7 +197,7 @@ class Attached:
     def _pass_over(self, event: MessageRefused) -> None:
         held = self._links.get(event.link)
         if isinstance(held, Producer):
-            held.top_up()
+            held.intake.top_up()
 
     def check_access(self) -> None:
         """Detach the links whose token has expired."""

@@ -12,13 +12,15 @@ from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized
 
 
 class Grants:
-    """The rights of one connection. Without policies of the server everybody may do everything."""
+    """The rights of one connection, or of one request over HTTP. `address`: where the client is.
 
-    def __init__(self, keys: Keys, refusals: Refusals) -> None:
+    Without policies of the server everybody may do everything.
+    """
+
+    def __init__(self, keys: Keys, refusals: Refusals, address: str = "") -> None:
         self._keys = keys
         self._refusals = refusals
-        #: Where the client is.
-        self.address = ""
+        self.address = address
         self._held: list[Grant] = []
 
     async def log_in(self, response: bytes) -> None:
@@ -27,11 +29,17 @@ class Grants:
             with self._counting():
                 self._held.append(await self._keys.log_in(response))
 
-    async def take_token(self, token: str, audience: str) -> None:
-        """Take a token for an audience. Raises Unauthorized."""
-        if self._keys.wanted:
-            with self._counting():
-                self._held.append(await self._keys.check(token, audience))
+    async def take_token(self, token: str, audience: str) -> Grant | None:
+        """Take a token for an audience, and return what it gives; None: no key is asked for.
+
+        Raises Unauthorized.
+        """
+        if not self._keys.wanted:
+            return None
+        with self._counting():
+            grant = await self._keys.check(token, audience)
+        self._held.append(grant)
+        return grant
 
     @contextlib.contextmanager
     def _counting(self) -> Iterator[None]:

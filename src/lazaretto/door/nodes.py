@@ -14,6 +14,7 @@ from lazaretto.amqp.events import MessageReceived
 from lazaretto.amqp.sections import Properties
 from lazaretto.door import requests
 from lazaretto.door.answers import condition_of, description_of, status_of
+from lazaretto.door.intake import Intake
 from lazaretto.door.signatures import Unauthorized
 from lazaretto.errors import LazarettoError
 
@@ -64,17 +65,13 @@ class Requests:
         self._peer = peer
         self._link = link
         self._node = node
-
-    def grant(self) -> None:
-        """Let the client ask."""
-        self._link.session.grant(self._link, _CREDIT)
+        self.intake = Intake(link, _CREDIT)
 
     def take(self, event: MessageReceived) -> None:
         """Answer a request."""
         if not event.settled:
             self._link.session.settle(event.delivery_id, event.delivery_id)
-        if self._link.credit < _CREDIT // 2:
-            self.grant()
+        self.intake.top_up()
         self._peer.start(self._answer(event.payload))
 
     async def _answer(self, payload: bytes) -> None:

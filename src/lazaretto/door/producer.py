@@ -12,6 +12,7 @@ from lazaretto.amqp.performatives import TransactionalState
 from lazaretto.amqp.session import ACCEPTED
 from lazaretto.door.answers import rejected
 from lazaretto.door.conversions import messages_of
+from lazaretto.door.intake import Intake
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lazaretto.door.peer import Peer
 
 #: Messages that a client may have sent and not seen answered, on one link.
-CREDIT: Final = 1_000
+_CREDIT: Final = 1_000
 
 
 class Producer:
@@ -33,19 +34,11 @@ class Producer:
         self._to = destination or path
         self._via = None if destination is None else path
         self._posting = Posting(peer.door.broker.sender(self._to, via=self._via))
-
-    def grant(self) -> None:
-        """Let the client send."""
-        self._link.session.grant(self._link, CREDIT)
-
-    def top_up(self) -> None:
-        """Let the client send more if it has used half of what it may."""
-        if self._link.credit < CREDIT // 2:
-            self.grant()
+        self.intake = Intake(link, _CREDIT)
 
     def take(self, event: MessageReceived) -> None:
         """Store a message. Messages of a link are stored in the order in which they came."""
-        self.top_up()
+        self.intake.top_up()
         if isinstance(event.state, TransactionalState):
             self._enlist(event, event.state.txn_id)
         else:

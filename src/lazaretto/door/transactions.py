@@ -28,6 +28,7 @@ from lazaretto.amqp.performatives import (
     TransactionalState,
 )
 from lazaretto.door.answers import Settlement, description_of, rejected, verb_of
+from lazaretto.door.intake import Intake
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Message, ReceivedMessage
 
@@ -163,15 +164,11 @@ class Coordination:
     def __init__(self, peer: Peer, link: Link) -> None:
         self._peer = peer
         self._link = link
-
-    def grant(self) -> None:
-        """Let the client declare."""
-        self._link.session.grant(self._link, _CREDIT)
+        self.intake = Intake(link, _CREDIT)
 
     def take(self, event: MessageReceived) -> None:
         """Declare or discharge, in the order in which the client asks."""
-        if self._link.credit < _CREDIT // 2:
-            self.grant()
+        self.intake.top_up()
         number = event.delivery_id
         try:
             asked = _asked(event.payload)

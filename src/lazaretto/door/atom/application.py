@@ -13,6 +13,7 @@ from lazaretto.door.atom import administration, feeds
 from lazaretto.door.atom.refusals import Refusal, refusal_of
 from lazaretto.door.atom.resources import resource_of
 from lazaretto.door.foreign import check_page
+from lazaretto.door.grants import Grants
 from lazaretto.door.signatures import Grant, Right, Unauthorized, policy_of
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ _log = logging.getLogger("lazaretto.door")
 _LARGEST: Final = 1 << 20
 #: Seconds in which a client must have sent its request's body.
 _LONGEST_BODY: Final = 20.0
-#: Seconds before a client hears that its key is wrong, so that guessing takes long.
-_REFUSAL_DELAY: Final = 1.0
 _XML: Final = b"application/atom+xml;type=entry;charset=utf-8"
 #: Elements that name another entity, and the headers with tokens for it.
 _FORWARDS: Final = {
@@ -60,7 +59,8 @@ class Administration:
             if status == 500:
                 _log.error("a client's request failed: %s", type(error).__name__, exc_info=error)
             if status == 401:
-                await asyncio.sleep(_REFUSAL_DELAY)
+                # Guessing takes long.
+                await asyncio.sleep(self._door.limits.refusal_seconds)
         await _send(send, status, body.encode(), _XML)
 
     async def _answer(
@@ -72,7 +72,9 @@ class Administration:
             check_page(headers, any_host=self._door.insecure)
         resource = resource_of(scope["path"])
         # Clients sign for all of it: a list, or a rule of a subscription.
-        actor, grant = await self._admit(scope["path"].strip("/"), headers.get("authorization", ""))
+        client = scope.get("client")
+        grants = Grants(self._door.keys, self._door.refusals, "" if client is None else client[0])
+        actor, grant = await _admit(grants, scope["path"].strip("/"), headers.get("authorization", ""))
         given = headers.get("if-match")
         if given not in (None, "*"):
             raise Refusal(412, "expected If-Match to be *, got a version")
@@ -89,33 +91,34 @@ class Administration:
             given == "*",
             actor,
         )
-        await self._check_destinations(request, grant, headers)
+        await _check_destinations(request, grants, grant, headers)
         return await administration.answer(self._door.broker, self._door.keys.rules, request)
 
-    async def _admit(self, path: str, token: str) -> tuple[str, Grant | None]:
-        """Return who asks, and what the token gives; None: everything. Raises Unauthorized."""
-        keys = self._door.keys
-        if not keys.wanted:
-            return _ANYBODY, None
-        grant = await keys.check(token, path)
-        if not grant.allows(path.lower(), Right.MANAGE, time.time()):
-            raise Unauthorized(f"expected a key with the right {Right.MANAGE.value}, got one without it")
-        return policy_of(token), grant
 
-    async def _check_destinations(
-        self, wanted: administration.Request, grant: Grant | None, headers: Mapping[str, str]
-    ) -> None:
-        """Raise Unauthorized if an entity would forward to where its administrator may not send."""
-        if grant is None or wanted.method != "PUT":
-            return
-        scope = "" if grant.policy is None else grant.policy.scope
-        for element, header in _FORWARDS.items():
-            to = administration.destination_of(wanted.body, element)
-            if to is None or not scope or f"{to.lower()}/".startswith(f"{scope.lower()}/"):
-                continue
-            given = await self._door.keys.check(headers.get(header, ""), to)
-            if not given.allows(to.lower(), Right.SEND, time.time()):
-                raise Unauthorized(f"expected a key with the right {Right.SEND.value} on {to!r}, got another")
+async def _admit(grants: Grants, path: str, token: str) -> tuple[str, Grant | None]:
+    """Return who asks, and what the token gives; None: everything. Raises Unauthorized."""
+    grant = await grants.take_token(token, path)
+    if grant is None:
+        return _ANYBODY, None
+    if not grant.allows(path.lower(), Right.MANAGE, time.time()):
+        raise Unauthorized(f"expected a key with the right {Right.MANAGE.value}, got one without it")
+    return policy_of(token), grant
+
+
+async def _check_destinations(
+    wanted: administration.Request, grants: Grants, grant: Grant | None, headers: Mapping[str, str]
+) -> None:
+    """Raise Unauthorized if an entity would forward to where its administrator may not send."""
+    if grant is None or wanted.method != "PUT":
+        return
+    scope = "" if grant.policy is None else grant.policy.scope
+    for element, header in _FORWARDS.items():
+        to = administration.destination_of(wanted.body, element)
+        if to is None or not scope or f"{to.lower()}/".startswith(f"{scope.lower()}/"):
+            continue
+        given = await grants.take_token(headers.get(header, ""), to)
+        if given is None or not given.allows(to.lower(), Right.SEND, time.time()):
+            raise Unauthorized(f"expected a key with the right {Right.SEND.value} on {to!r}, got another")
 
 
 async def _body(receive: Receive) -> bytes:

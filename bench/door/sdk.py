@@ -23,7 +23,14 @@ with ServiceBusClient.from_connection_string(text) as client, client.get_queue_s
     def batches(count):
         for _ in range(count // 100):
             sender.send_messages([ServiceBusMessage(b"x" * 1024) for _ in range(100)])
-    for work, many in ((singles, count), (batches, count * 5)):
+    def receives(count):
+        with client.get_queue_receiver("q") as receiver:
+            while count > 0:
+                found = receiver.receive_messages(min(count, 100), max_wait_time=5)
+                for message in found:
+                    receiver.complete_message(message)
+                count -= len(found)
+    for work, many in ((singles, count), (batches, count * 5), (receives, count)):
         work(100)
         begun = time.perf_counter()
         work(many)
@@ -32,22 +39,25 @@ with ServiceBusClient.from_connection_string(text) as client, client.get_queue_s
 
 
 def measure_sdk(rounds: int, count: int, folder: Path) -> list[Pair]:
-    """Return how many messages a second the SDK sends."""
+    """Return how many messages a second the SDK sends, and receives and completes."""
     both = ("door", "memory")
-    singles = Pair("Azure's SDK, single sends", both, "/s", "0.6")
-    batches = Pair("Azure's SDK, batches of 100", both, "/s", "0.9")
+    pairs = [
+        Pair("Azure's SDK, single sends", both, "/s", "0.6"),
+        Pair("Azure's SDK, batches of 100", both, "/s", "0.9"),
+        Pair("Azure's SDK, receives of 100, completed one by one", both, "/s", ""),
+    ]
     for _ in range(rounds):
         with tempfile.TemporaryDirectory(dir=folder) as here, serving(Path(here, "1.db")) as server:
-            ours = _sends(server, count)
+            ours = _rates(server, count)
         with in_memory() as server:
-            theirs = _sends(server, count)
-        singles.add(ours[0], theirs[0])
-        batches.add(ours[1], theirs[1])
-    return [singles, batches]
+            theirs = _rates(server, count)
+        for pair, first, second in zip(pairs, ours, theirs, strict=True):
+            pair.add(first, second)
+    return pairs
 
 
-def _sends(server: Server, count: int) -> tuple[float, float]:
-    """Return how many messages a second go one by one, and in batches of a hundred."""
+def _rates(server: Server, count: int) -> list[float]:
+    """Return how many messages a second go: one by one, in batches of a hundred, and out again."""
     words = [sys.executable, "-c", _SDK, str(server.port), str(count)]
     said = subprocess.run(words, capture_output=True, text=True, check=True).stdout.split()
-    return float(said[0]), float(said[1])
+    return [float(one) for one in said]

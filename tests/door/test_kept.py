@@ -113,7 +113,7 @@ def said(payload: bytes) -> dict[str, Any]:
         "annotations": exact(annotations),
         "properties": exact(list(msgspec.structs.astuple(sections.properties()))),
         "application": exact(sections.mapping(Section.APPLICATION_PROPERTIES)),
-        "body": [(part.section, payload[part.start : part.end]) for part in sections.body_parts()],
+        "body": [(part.section, payload[part.start : part.end]) for part in sections.body_parts],
         "footer": exact(sections.mapping(Section.FOOTER)),
     }
 

@@ -215,7 +215,7 @@ def test_header_annotations_footer_and_all_properties() -> None:
 def test_bodies_come_back_as_they_were(body: bytes, held: bytes) -> None:
     assert message_of(body).body == held
     found = again(body)
-    assert b"".join(found.raw[part.start : part.end] for part in found.body_parts()) == body
+    assert b"".join(found.raw[part.start : part.end] for part in found.body_parts) == body
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_bodies_come_back_as_they_were(body: bytes, held: bytes) -> None:
 )
 def test_an_edited_body_stays_what_it_can(body: bytes, edited: bytes, expected: bytes) -> None:
     found = again(body, body=edited)
-    assert b"".join(found.raw[part.start : part.end] for part in found.body_parts()) == expected
+    assert b"".join(found.raw[part.start : part.end] for part in found.body_parts) == expected
 
 
 VALUES = st.recursive(

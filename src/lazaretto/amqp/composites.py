@@ -46,6 +46,8 @@ class Composite(msgspec.Struct, frozen=True, gc=False):
 C = TypeVar("C", bound=Composite)
 _by_code: Final[dict[int, type[Composite]]] = {}
 _by_name: Final[dict[str, int]] = {}
+#: So many fields that say nothing. No composite has more than these.
+_NULLS: Final = [b"\x40" * count for count in range(32)]
 
 
 def define(cls: type[C], code: int, name: str, fields: str) -> None:
@@ -84,6 +86,11 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
         place += 1
         if constructor != 0x40:
             values[at], place = tables[at][constructor](data, place, depth)
+            left = count - at - 1
+            if end - place == left and data.startswith(_NULLS[left], place):
+                # Nothing is said in all the others.
+                place = end
+                break
     if place != end:
         raise DecodeError(f"expected {cls.__name__} to end at byte {end}, got a field's end at {place}")
     for at in cls.required:

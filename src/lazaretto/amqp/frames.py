@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import enum
 import struct
-from typing import Final, NamedTuple
+from typing import Final
+
+import msgspec
 
 from lazaretto.amqp import encode
 from lazaretto.amqp.composites import Composite, encode_composite, parse
@@ -45,7 +47,7 @@ class FrameType(enum.IntEnum):
 _TYPES: Final = (FrameType.AMQP, FrameType.SASL)
 
 
-class Frame(NamedTuple):
+class Frame(msgspec.Struct, frozen=True, gc=False):
     """A frame. `body` is None in a heartbeat."""
 
     type: FrameType

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeVar
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from lazaretto.amqp.composites import Composite, define, parse
 from lazaretto.amqp.conditions import DecodeError
@@ -33,10 +35,10 @@ def encode_section(section: Section, value: Any) -> bytes:
     return b"\x00\x53" + bytes((section,)) + encode(value)
 
 
-_BODY = (Section.DATA, Section.SEQUENCE, Section.VALUE)
-#: The sections that may not stand beside one of the body.
-_OTHERS = {section: [other for other in _BODY if other is not section] for section in _BODY}
-_CODES = {section.value: section for section in Section}
+_BODY: Final = frozenset({Section.DATA, Section.SEQUENCE, Section.VALUE})
+_CODES: Final = {section.value: section for section in Section}
+#: The sections by their descriptors, as nearly all peers write them.
+_DESCRIPTORS: Final = {b"\x00\x53" + bytes((section,)): section for section in Section}
 
 
 class Header(Composite, frozen=True, gc=False):
@@ -78,9 +80,16 @@ define(
 
 _NO_HEADER = Header()
 _NO_PROPERTIES = Properties()
+#: The longest header or properties that are kept once read: as some clients write those that say nothing.
+_SHORT: Final = 25
 
 
-class Part(NamedTuple):
+@lru_cache(256)
+def _read_short(raw: bytes) -> Composite:
+    return parse(raw)[0]
+
+
+class Part(msgspec.Struct, frozen=True, gc=False):
     """A section: where it begins, where its value begins, and where it ends."""
 
     section: Section
@@ -96,25 +105,29 @@ class Sections:
     the footer before the body (rhea) or delivery annotations last (Azure's for Python).
     """
 
-    __slots__ = ("_first", "parts", "raw")
+    __slots__ = ("_first", "body_parts", "parts", "raw")
 
     def __init__(self, raw: bytes) -> None:
         self.raw = raw
         self.parts: list[Part] = []
+        #: The sections of the body: data, sequences, or one value.
+        self.body_parts: list[Part] = []
         #: The first part of each section.
         self._first: dict[Section, Part] = {}
-        first, place, end = self._first, 0, len(raw)
+        first, body, place, end = self._first, self.body_parts, 0, len(raw)
         while place < end:
-            # How nearly all peers write a descriptor.
-            plain = raw.startswith(b"\x00\x53", place) and end - place > 2
-            section = _CODES.get(raw[place + 2]) if plain else None
+            section = _DESCRIPTORS.get(raw[place : place + 3])
             if section is None:
                 part = self._part(place)
                 section = part.section
             else:
                 part = Part(section, place, place + 3, skip(raw, place + 3))
-            if section in _BODY or section in first:
-                _check_new(section, first)
+            if section in _BODY:
+                if body and (section is not body[0].section or section is Section.VALUE):
+                    raise _one_more(section)
+                body.append(part)
+            elif section in first:
+                raise _one_more(section)
             self.parts.append(part)
             if section not in first:
                 first[section] = part
@@ -154,7 +167,10 @@ class Sections:
         part = self._first.get(section)
         if part is None:
             return empty
-        value, _ = parse(self.raw, part.start)
+        if part.end - part.start <= _SHORT:
+            value = _read_short(self.raw[part.start : part.end])
+        else:
+            value, _ = parse(self.raw, part.start)
         assert isinstance(value, type(empty))
         return value
 
@@ -170,28 +186,19 @@ class Sections:
 
     def data(self) -> bytes | None:
         """Return the body if it is one data section, else None."""
-        body = self.body_parts()
-        if len(body) != 1 or body[0].section != Section.DATA:
+        body = self.body_parts
+        if len(body) != 1 or body[0].section is not Section.DATA:
             return None
         value, _ = read(self.raw, body[0].value, PLAIN)
         return value if isinstance(value, bytes) else None
 
     def body(self) -> list[Any]:
         """Return the values of the body's sections, with the types they were sent with."""
-        return [read(self.raw, part.value, EXACT)[0] for part in self.body_parts()]
-
-    def body_parts(self) -> list[Part]:
-        """Return the sections of the body: data, sequences, or one value."""
-        return [part for part in self.parts if part.section in _BODY]
+        return [read(self.raw, part.value, EXACT)[0] for part in self.body_parts]
 
 
-def _check_new(section: Section, seen: Mapping[Section, Part]) -> None:
-    repeats = section in seen and section not in (Section.DATA, Section.SEQUENCE)
-    if not repeats:
-        for other in _OTHERS.get(section, ()):
-            repeats = repeats or other in seen
-    if repeats:
-        raise DecodeError(f"expected one section of each kind, got one more: {section.name}")
+def _one_more(section: Section) -> DecodeError:
+    return DecodeError(f"expected one section of each kind, got one more: {section.name}")
 
 
 _NAMES = {

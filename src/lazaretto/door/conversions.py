@@ -67,10 +67,10 @@ def messages_of(payload: bytes, message_format: int) -> list[Message]:
     if message_format != BATCH_FORMAT:
         return [message_of(payload)]
     sections = Sections(payload)
-    parts = sections.body_parts()
-    if any(part.section != Section.DATA for part in parts):
+    parts = sections.body_parts
+    if parts and parts[0].section is not Section.DATA:
         raise DecodeError("expected a batch to be sections of data, got another section")
-    return [message_of(data_of(sections.raw, part.value)) for part in parts]
+    return [message_of(data_of(sections.raw, part)) for part in parts]
 
 
 def message_of(payload: bytes) -> Message:

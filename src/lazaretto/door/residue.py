@@ -20,6 +20,7 @@ from lazaretto.amqp import AmqpError, DecodeError, Header, Properties, Section, 
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.decode import EXACT, read
 from lazaretto.amqp.encode import binary, string
+from lazaretto.amqp.sections import Part
 from lazaretto.amqp.values import (
     Byte,
     Char,
@@ -49,6 +50,8 @@ _INTEGERS: Final = {kind.code: kind for kind in (UByte, UShort, UInt, ULong, Byt
 #: What Lazaretto keeps as it is.
 _PLAIN: Final = frozenset({bool, int, float, str, bytes, uuid.UUID, type(None)})
 _FLOAT, _CHAR, _SYMBOL = 0x72, 0x73, 0xA3
+#: The constructors of bytes, and what they and the length take.
+_SIZES_OF_BINARY: Final = {0xA0: 2, 0xB0: 5}
 _INT64: Final = 1 << 63
 _float: Final = struct.Struct(">f")
 
@@ -117,12 +120,12 @@ def read_residue(encoded: bytes | None) -> Residue:
 
 def body_of(sections: Sections) -> tuple[bytes, Any]:
     """Return the body as Lazaretto holds it, and how. Raises DecodeError."""
-    parts = sections.body_parts()
+    parts = sections.body_parts
     if len(parts) == 1 and parts[0].section is Section.DATA:
-        return data_of(sections.raw, parts[0].value), None
+        return data_of(sections.raw, parts[0]), None
     kinds = {part.section for part in parts}
     if kinds <= {Section.DATA}:
-        data = [data_of(sections.raw, part.value) for part in parts]
+        data = [data_of(sections.raw, part) for part in parts]
         return b"".join(data), [len(one) for one in data]
     if kinds == {Section.VALUE}:
         value, _ = read(sections.raw, parts[0].value, EXACT)
@@ -133,12 +136,13 @@ def body_of(sections: Sections) -> tuple[bytes, Any]:
     return b"".join(sections.raw[part.start : part.end] for part in parts), SECTIONS
 
 
-def data_of(raw: bytes, place: int) -> bytes:
-    """Return the bytes of a data section whose value stands at a place. Raises DecodeError."""
-    value, _ = read(raw, place, EXACT)
-    if not isinstance(value, bytes):
+def data_of(raw: bytes, part: Part) -> bytes:
+    """Return the bytes of a data section. Raises DecodeError."""
+    size = _SIZES_OF_BINARY.get(raw[part.value])
+    if size is None:
+        value, _ = read(raw, part.value, EXACT)
         raise DecodeError(f"expected a data section to hold bytes, got {type(value).__name__}")
-    return value
+    return raw[part.value + size : part.end]
 
 
 def encode_body(body: bytes, held: Any) -> bytes:
@@ -174,7 +178,7 @@ def _are_sections(body: bytes) -> bool:
         sections = Sections(body)
     except AmqpError:
         return False
-    return bool(sections.parts) and sections.parts == sections.body_parts()
+    return bool(sections.parts) and sections.parts == sections.body_parts
 
 
 def _are_lengths(held: list[Any], size: int) -> bool:

@@ -33,6 +33,7 @@ from lazaretto.amqp.values import (
 )
 from lazaretto.door import conversions
 from lazaretto.door.conversions import BATCH_FORMAT, encode_message, message_of, messages_of
+from lazaretto.door.residue import encode_types
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.model.entities import MessageState
@@ -260,6 +261,9 @@ _MOMENTS = st.none() | st.integers(0, 253_000_000_000).map(lambda at: datetime.f
 
 @st.composite
 def stored_messages(draw: st.DrawFn) -> StoredMessage:
+    properties = draw(st.dictionaries(st.text(min_size=1, max_size=5), st.integers(-9, 9), max_size=3))
+    codes = st.sampled_from([UByte.code, Int.code, ULong.code])
+    types = {name: draw(codes) for name in (*properties, "absent") if draw(st.booleans())}
     message = Message(
         draw(st.binary(max_size=300)),
         message_id=draw(_TEXT) or None,
@@ -272,7 +276,8 @@ def stored_messages(draw: st.DrawFn) -> StoredMessage:
         reply_to_session_id=draw(_TEXT) or None,
         time_to_live=draw(st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=90))),
         scheduled_enqueue_time=draw(_MOMENTS),
-        properties=draw(st.dictionaries(st.text(min_size=1, max_size=5), st.integers(-9, 9), max_size=3)),
+        properties=properties,
+        amqp=encode_types(tuple(types.items())) if types else None,
     )
     return msgspec.structs.replace(
         stored(message),

@@ -33,12 +33,14 @@ from lazaretto.door.residue import (
     body_of,
     data_of,
     encode_body,
+    encode_types,
     moment_of,
     original,
     read_residue,
     split_properties,
     text_of,
-    typed,
+    typed_all,
+    types_alone,
 )
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import MessageState
@@ -89,7 +91,8 @@ def message_of(payload: bytes) -> Message:
     if annotations:
         annotations = _without(annotations, _OF_MESSAGE if isinstance(partition_key, str) else _OF_BROKER)
     footer = sections.mapping(Section.FOOTER)
-    if delivery or annotations or others or types or footer or held is not None or _is_special(header, given):
+    left: bytes | None
+    if delivery or annotations or others or footer or held is not None or _is_special(header, given):
         left = Residue(
             Header(header.durable, header.priority),
             delivery,
@@ -107,7 +110,7 @@ def message_of(payload: bytes) -> Message:
         ).encoded()
     else:
         # As it would be encoded, without the work.
-        left = None
+        left = encode_types(tuple(types.items())) if types else None
     return Message(
         body,
         text_of(given.message_id) or None,
@@ -170,9 +173,10 @@ def encode_message(
     message that is peeked at. `deleted`: it is handed over without a lock, for which Service Bus sends empty
     delivery annotations. `bare`: without its body.
     """
-    if message.amqp is None:
-        return encode_plain(message, token, locked_until, state, deleted=deleted, bare=bare)
-    return _encode_any(message, token, locked_until, state, deleted=deleted, bare=bare)
+    types = {} if message.amqp is None else types_alone(message.amqp)
+    if types is None:
+        return _encode_any(message, token, locked_until, state, deleted=deleted, bare=bare)
+    return encode_plain(message, types, token, locked_until, state, deleted=deleted, bare=bare)
 
 
 def _encode_any(
@@ -251,7 +255,4 @@ def _properties(message: StoredMessage, left: Properties) -> Properties:
 
 
 def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, Any]:
-    given: dict[str, Any] = dict(message.properties)
-    for name in types.keys() & given.keys():
-        given[name] = typed(given[name], types[name])
-    return given | recorded_of(message)
+    return typed_all(message.properties, types) | recorded_of(message)

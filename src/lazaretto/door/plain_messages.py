@@ -1,4 +1,4 @@
-"""Stored messages as AMQP, of which nothing is left that an AMQP client sent: most are such. Pure.
+"""Stored messages as AMQP, of which nothing is left but types that an AMQP client sent: most are such. Pure.
 
 The bytes are those of `conversions.encode_message`, made quicker.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import functools
 import struct
 import uuid
+from collections.abc import Mapping
 from typing import Any, Final
 
 from lazaretto.amqp import Section, encode, encode_section
 from lazaretto.amqp.encode import NULL, described, map_of_raw, string, symbol, timestamp, uint
 from lazaretto.amqp.values import Int, Symbol
+from lazaretto.door.residue import typed_all
 from lazaretto.model.entities import MessageState
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
@@ -74,6 +76,7 @@ _pack_size: Final = struct.Struct(">4sI").pack
 
 def encode_plain(
     message: StoredMessage,
+    types: Mapping[str, int],
     token: bytes | None,
     locked_until: int | None,
     state: MessageState | None,
@@ -81,7 +84,7 @@ def encode_plain(
     deleted: bool,
     bare: bool,
 ) -> bytes:
-    """Return a message with no residue as its receiver gets it. See `encode_message`."""
+    """Return a message as its receiver gets it. `types`: of its properties. See `encode_message`."""
     headers = message.headers
     parts = [_header(time_to_live(message), message.delivery_count)]
     if token is not None:
@@ -94,7 +97,7 @@ def encode_plain(
         parts.append(_IDENTIFIED % (len(raw) + 15, len(raw), raw))
     else:
         parts.append(_properties(message, headers))
-    given: dict[str, Any] = headers.properties
+    given: dict[str, Any] = typed_all(headers.properties, types) if types else headers.properties
     if message.recorded_reason is not None or message.recorded_description is not None:
         given = given | recorded_of(message)
     if given:

@@ -7,6 +7,7 @@ Lazaretto has no type for it, so that edits and actions of rules hold for all ot
 
 from __future__ import annotations
 
+import functools
 import itertools
 import struct
 import uuid
@@ -86,6 +87,8 @@ class Residue(msgspec.Struct, frozen=True):
 
 
 _NOTHING: Final = Residue()
+#: The longest residue that is kept once read, in bytes.
+_SHORT: Final = 256
 
 
 def _unless_empty(section: Section, values: dict[Any, Any]) -> bytes:
@@ -113,6 +116,23 @@ def read_residue(encoded: bytes | None) -> Residue:
     except (AmqpError, AttributeError):
         # A program can give a message any bytes here.
         return _NOTHING
+
+
+@functools.lru_cache(1_024)
+def encode_types(types: tuple[tuple[str, int], ...]) -> bytes | None:
+    """Return as bytes what is left if that is the types of properties. Messages of a program are alike."""
+    return Residue(types=dict(types)).encoded()
+
+
+def types_alone(encoded: bytes) -> Mapping[str, int] | None:
+    """Return the types of properties if nothing else is left of a message; None: there may be more."""
+    return _types_alone(encoded) if len(encoded) <= _SHORT else None
+
+
+@functools.lru_cache(1_024)
+def _types_alone(encoded: bytes) -> Mapping[str, int] | None:
+    left = read_residue(encoded)
+    return left.types if left == Residue(types=left.types) else None
 
 
 # Bodies.
@@ -246,6 +266,14 @@ def typed(value: Any, code: int | None) -> Any:
     if type(value) is str and code == _CHAR and len(value) == 1:
         return Char(value)
     return value
+
+
+def typed_all(given: Mapping[str, PropertyValue], types: Mapping[str, int]) -> dict[str, Any]:
+    """Return properties with the AMQP types that they had."""
+    found: dict[str, Any] = dict(given)
+    for name in types.keys() & found.keys():
+        found[name] = typed(found[name], types[name])
+    return found
 
 
 def _fits(value: SizedInt) -> bool:

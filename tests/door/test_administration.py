@@ -456,6 +456,7 @@ class TestRequests:
         assert _asked(served, "PUT", "/made", b"<" * (2 << 20))[0] == 413
         assert _asked(served, "PUT", "/made", queue.encode(), If_Match='"1"')[0] == 412
         assert [one.path for one in broker.queues()] == ["$system/deadletter", "q"]
+        assert _asked(served, "GET", "/$Resources/queues?" + "a=b&" * 100)[0] == 400
         assert _asked(served, "PUT", "/made", queue.encode())[0] == 201
 
     def test_bad_paths_and_verbs(self, serve: Callable[..., Served]) -> None:

@@ -141,6 +141,21 @@ def test_a_link_that_is_attached_in_another_session_takes_the_place_of_the_first
     run(work)
 
 
+def test_the_text_of_an_error_fits_in_a_frame_however_many_queues_there_are(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            for n in range(100):
+                await broker.create_queue(f"{'long' * 15}/{n}")
+            await client.link(sends=False, address="nowhere")
+            error = (await client.until(LinkDetached)).error
+            assert error is not None
+            assert error.condition == "amqp:not-found"
+            assert error.description is not None
+            assert 900 < len(error.description) < 1_100
+
+    run(work)
+
+
 def test_two_connections_may_give_their_links_one_name(tmp_path: Path) -> None:
     async def work() -> None:
         async with opened(tmp_path) as (broker, door), connected(door) as one, connected(door) as other:

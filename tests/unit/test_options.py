@@ -35,6 +35,12 @@ def test_suggestions(name: str, expected: str) -> None:
     assert suggestion(name, ["shop", "orders"]) == expected
 
 
+def test_of_many_names_some_are_told() -> None:
+    told = suggestion("q5", [f"q{n:04}" for n in range(5_000)])
+    assert told.startswith("; there are: q0000, q0001, ")
+    assert told.endswith(", q0099 and 4900 others")
+
+
 def test_the_first_unknown_name_is_refused() -> None:
     refuse_unknown(["a"], ["a", "b"], "x")
     with pytest.raises(InvalidOption, match="unknown option 'c' of x"):

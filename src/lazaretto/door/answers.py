@@ -47,6 +47,8 @@ _CONDITIONS: Final[tuple[tuple[type[errors.LazarettoError], str], ...]] = (
     (errors.StoreUnavailable, "com.microsoft:server-busy"),
     (errors.CommitUnknown, "com.microsoft:server-busy"),
 )
+#: The longest text for a client, in characters: it must fit in a frame.
+_LONGEST_TEXT: Final = 1_000
 #: Status codes of answers to requests; 500 for any other condition.
 _STATUS: Final = {
     "com.microsoft:message-lock-lost": 410,
@@ -78,12 +80,13 @@ def condition_of(error: BaseException) -> str:
 
 def description_of(error: BaseException) -> str:
     """Return the text for a client: that of our errors; of others, nothing of what went wrong."""
+    if not isinstance(error, errors.LazarettoError):
+        return "an internal error: see the server's log"
+    text = str(error)
     if isinstance(error, errors.EntityNotFound):
         # Service Bus's clients know by these words that it was no fault of the connection.
-        return f"The messaging entity in question could not be found: {error}"
-    if isinstance(error, errors.LazarettoError):
-        return str(error)
-    return "an internal error: see the server's log"
+        text = f"The messaging entity in question could not be found: {text}"
+    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
 def status_of(condition: str) -> int:

@@ -18,6 +18,10 @@ _NUMBER = int | float
 #: A duration as it may be given: seconds, or a timedelta.
 GivenDuration = float | timedelta
 
+#: Names that an unknown one is compared with at most, and those that an error tells.
+_MOST_COMPARED = 1_000
+_MOST_NAMED = 100
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: The longest duration an option takes, in seconds: about 29,000 years, Service Bus's "for ever".
@@ -35,8 +39,12 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     names = list(known)
     if not names:
         return "; none exists"
-    close = difflib.get_close_matches(str(name), names, n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are: {', '.join(sorted(names))}"
+    # Thousands take a long time, and mean nothing to who reads them.
+    close = difflib.get_close_matches(str(name), names, n=1) if len(names) <= _MOST_COMPARED else []
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    others = f" and {len(names) - _MOST_NAMED} others" if len(names) > _MOST_NAMED else ""
+    return f"; there are: {', '.join(sorted(names)[:_MOST_NAMED])}{others}"
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:

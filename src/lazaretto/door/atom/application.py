@@ -25,6 +25,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _log = logging.getLogger("lazaretto.door")
 _LARGEST: Final = 1 << 20
+_MOST_PARAMETERS: Final = 100
 #: Seconds in which a client must have sent its request's body.
 _LONGEST_BODY: Final = 20.0
 _XML: Final = b"application/atom+xml;type=entry;charset=utf-8"
@@ -84,7 +85,7 @@ class Administration:
         request = administration.Request(
             scope["method"],
             resource,
-            dict(urllib.parse.parse_qsl(query, max_num_fields=100)),
+            _parameters(query),
             body,
             f"{base}{path}{f'?{query}' if query else ''}",
             base,
@@ -93,6 +94,13 @@ class Administration:
         )
         await _check_destinations(request, grants, grant, headers)
         return await administration.answer(self._door.broker, self._door.keys.rules, request)
+
+
+def _parameters(query: str) -> dict[str, str]:
+    try:
+        return dict(urllib.parse.parse_qsl(query, max_num_fields=_MOST_PARAMETERS))
+    except ValueError:
+        raise Refusal(400, f"expected at most {_MOST_PARAMETERS} parameters, got more") from None
 
 
 async def _admit(grants: Grants, path: str, token: str) -> tuple[str, Grant | None]:

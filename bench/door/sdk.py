@@ -16,7 +16,11 @@ import sys, time
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 port, count = int(sys.argv[1]), int(sys.argv[2])
 text = f"Endpoint=sb://localhost:{port};SharedAccessKeyName=a;SharedAccessKey=b;UseDevelopmentEmulator=true;"
-with ServiceBusClient.from_connection_string(text) as client, client.get_queue_sender("q") as sender:
+with (
+    ServiceBusClient.from_connection_string(text) as client,
+    client.get_queue_sender("q") as sender,
+    client.get_queue_receiver("q") as receiver,
+):
     def singles(count):
         for _ in range(count):
             sender.send_messages(ServiceBusMessage(b"x" * 1024))
@@ -24,12 +28,11 @@ with ServiceBusClient.from_connection_string(text) as client, client.get_queue_s
         for _ in range(count // 100):
             sender.send_messages([ServiceBusMessage(b"x" * 1024) for _ in range(100)])
     def receives(count):
-        with client.get_queue_receiver("q") as receiver:
-            while count > 0:
-                found = receiver.receive_messages(min(count, 100), max_wait_time=5)
-                for message in found:
-                    receiver.complete_message(message)
-                count -= len(found)
+        while count > 0:
+            found = receiver.receive_messages(min(count, 100), max_wait_time=5)
+            for message in found:
+                receiver.complete_message(message)
+            count -= len(found)
     for work, many in ((singles, count), (batches, count * 5), (receives, count)):
         work(100)
         begun = time.perf_counter()

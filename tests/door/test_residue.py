@@ -277,7 +277,7 @@ def stored_messages(draw: st.DrawFn) -> StoredMessage:
         time_to_live=draw(st.none() | st.timedeltas(timedelta(seconds=1), timedelta(days=90))),
         scheduled_enqueue_time=draw(_MOMENTS),
         properties=properties,
-        amqp=encode_types(tuple(types.items())) if types else None,
+        amqp=encode_types(types) if types else None,
     )
     return msgspec.structs.replace(
         stored(message),

@@ -110,7 +110,7 @@ def message_of(payload: bytes) -> Message:
         ).encoded()
     else:
         # As it would be encoded, without the work.
-        left = encode_types(tuple(types.items())) if types else None
+        left = encode_types(types) if types else None
     return Message(
         body,
         text_of(given.message_id) or None,

@@ -87,7 +87,7 @@ class Residue(msgspec.Struct, frozen=True):
 
 
 _NOTHING: Final = Residue()
-#: The longest residue that is kept once read, in bytes.
+#: The longest residue that is kept once read, in bytes, and the longest names that are kept with their types.
 _SHORT: Final = 256
 
 
@@ -118,9 +118,15 @@ def read_residue(encoded: bytes | None) -> Residue:
         return _NOTHING
 
 
-@functools.lru_cache(1_024)
-def encode_types(types: tuple[tuple[str, int], ...]) -> bytes | None:
+def encode_types(types: Mapping[str, int]) -> bytes | None:
     """Return as bytes what is left if that is the types of properties. Messages of a program are alike."""
+    if sum(map(len, types)) > _SHORT:
+        return Residue(types=dict(types)).encoded()
+    return _encode_types(tuple(types.items()))
+
+
+@functools.lru_cache(1_024)
+def _encode_types(types: tuple[tuple[str, int], ...]) -> bytes | None:
     return Residue(types=dict(types)).encoded()
 
 

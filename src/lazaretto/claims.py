@@ -167,11 +167,11 @@ class ClaimConsumer:
 
     def begin(self, shard: int) -> None:
         """Note that the messages of a shard that another process reads are worked on."""
-        self._store.run(BeginShard(self.epoch, shard))
+        self._store.run(BeginShard(self.path, self.epoch, shard))
 
     def mark(self, shard: int, key: int | None) -> None:
         """Note which message is about to be worked on, where it is one at a time; None when it is done."""
-        self._store.run(MarkStarted(shard, key))
+        self._store.run(MarkStarted(self.path, shard, key))
 
     def stage(self, stage: str, rows: StagedRows) -> None:
         """Keep what a task has done under a name, until the claim is settled."""

@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import identified, require_claims
+from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims
 from lazaretto.engine.claims.end_claims import open_claims, revoke
 from lazaretto.engine.claims.read_shards import blame_shards
 from lazaretto.engine.timers import catch_up
@@ -14,7 +14,7 @@ from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.claim_contract import ClaimRecord
 from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 #: How many readers may die on a claim before a message was started, and into how many claims it is then
@@ -32,7 +32,7 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass(slots=True)
-class Attach(Operation[Attached]):
+class Attach(ClaimOperation[Attached]):
     """Become the only driver of a consumer, creating it if needed; `lease`: of its claims, in seconds."""
 
     path: EntityPath

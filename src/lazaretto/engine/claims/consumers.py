@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar
 
 import msgspec
 
@@ -17,8 +18,20 @@ from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 _replace = msgspec.structs.replace
+T = TypeVar("T")
 
 LONGEST_CONSUMER = 128
+
+
+class ClaimOperation(Operation[T]):
+    """An operation on claims of the queue at `path`, or on what is staged for it."""
+
+    __slots__ = ()
+
+    path: EntityPath
+
+    def confined_to(self) -> str | None:
+        return self.path.key
 
 
 def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
@@ -50,7 +63,7 @@ def require_driver(
 
 
 @dataclasses.dataclass(slots=True)
-class Identify(Operation[int]):
+class Identify(ClaimOperation[int]):
     """Find a consumer or create it; return its identity."""
 
     path: EntityPath
@@ -74,7 +87,7 @@ def identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRe
 
 
 @dataclasses.dataclass(slots=True)
-class RenewClaims(Operation[None]):
+class RenewClaims(ClaimOperation[None]):
     """Renew the leases of a consumer's open claims. Raises ClaimFenced."""
 
     path: EntityPath
@@ -90,7 +103,7 @@ class RenewClaims(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class TrimClaims(Operation[None]):
+class TrimClaims(ClaimOperation[None]):
     """Delete a consumer's ended claims up to a number."""
 
     path: EntityPath

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lazaretto.engine.claims.consumers import ClaimOperation
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.records import NewMessage
@@ -17,7 +18,7 @@ _decode = msgspec.msgpack.Decoder(list[NewMessage]).decode
 
 
 @dataclasses.dataclass(slots=True)
-class StageMessages(Operation[None]):
+class StageMessages(ClaimOperation[None]):
     """Store prepared messages under a name until they are sent. Raises an error if they cannot be sent."""
 
     path: EntityPath
@@ -32,7 +33,7 @@ class StageMessages(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class SendStaged(Operation[int]):
+class SendStaged(ClaimOperation[int]):
     """Send a writer's batch, unless it was sent before; return the number of messages.
 
     The batch numbers of a writer increase. Without a writer, this is the only batch.
@@ -63,6 +64,7 @@ class ForgetStaged(Operation[None]):
     stages: Sequence[str]
 
     durable = False
+    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         for stage in self.stages:

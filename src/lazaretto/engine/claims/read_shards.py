@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import require_driver
+from lazaretto.engine.claims.consumers import ClaimOperation, require_driver
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.workers.workers import blame
 from lazaretto.model.entities import EntityPath
@@ -17,13 +17,13 @@ from lazaretto.store.contract.claim_contract import (
     ShardRecord,
 )
 from lazaretto.store.contract.records import MessageRow
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
 
 @dataclasses.dataclass(slots=True)
-class StartShard(Operation[bool | None]):
+class StartShard(ClaimOperation[bool | None]):
     """Record that a task reads a shard; return whether it must process one message at a time.
 
     It must if the shard was read before, because a message may have killed the reader. None: the claim has
@@ -54,9 +54,10 @@ class StartShard(Operation[bool | None]):
 
 
 @dataclasses.dataclass(slots=True)
-class BeginShard(Operation[None]):
+class BeginShard(ClaimOperation[None]):
     """Record that processing of a shard's messages starts, which another process has read."""
 
+    path: EntityPath
     epoch: int
     token: int
 
@@ -69,9 +70,10 @@ class BeginShard(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class MarkStarted(Operation[None]):
+class MarkStarted(ClaimOperation[None]):
     """Record the message of a shard in progress, to blame if the worker dies; or none."""
 
+    path: EntityPath
     token: int
     key: int | None
 

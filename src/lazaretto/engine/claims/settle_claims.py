@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import require_claims, require_driver
+from lazaretto.engine.claims.consumers import ClaimOperation, require_claims, require_driver
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
     ClaimSummary,
@@ -32,7 +32,7 @@ from lazaretto.model.policy import Final, Outcome
 from lazaretto.model.rates import COMPLETED
 from lazaretto.store.contract.claim_contract import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
 from lazaretto.store.contract.records import NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 #: Messages that are removed at once: they are read twice, and the second time are still in a cache.
@@ -87,7 +87,7 @@ def staged_rows(
 
 
 @dataclasses.dataclass(slots=True)
-class Stage(Operation[None]):
+class Stage(ClaimOperation[None]):
     """Store a task's outcomes until the claim is settled. Raises ClaimFenced."""
 
     path: EntityPath
@@ -106,7 +106,7 @@ class Stage(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class SettleClaims(Operation[list[ClaimSummary]]):
+class SettleClaims(ClaimOperation[list[ClaimSummary]]):
     """Settle claims with the outcomes staged under these names; return a summary of each.
 
     A claim that is already settled does not change, and its summary is returned again. Messages without a
@@ -260,7 +260,7 @@ def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: lis
 
 
 @dataclasses.dataclass(slots=True)
-class RevokeClaims(Operation[int]):
+class RevokeClaims(ClaimOperation[int]):
     """Release all messages of open claims without counting an attempt; return the number of claims.
 
     `number`: one claim; None: all of the consumer. `epoch`: of the calling driver; None: an operator calls,

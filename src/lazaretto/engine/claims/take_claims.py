@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import require_driver
+from lazaretto.engine.claims.consumers import ClaimOperation, require_driver
 from lazaretto.engine.claims.end_claims import open_claims
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
@@ -37,14 +37,14 @@ from lazaretto.store.contract.claim_contract import (
     ShardRecord,
 )
 from lazaretto.store.contract.records import SUSPECT, QueueRecord
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.contract.transaction_contract import AGAIN, Again, Transaction
 
 _replace = msgspec.structs.replace
 _KEY = operator.attrgetter("key")
 
 
 @dataclasses.dataclass(slots=True)
-class TakeClaim(Operation[int | EntityError | None]):
+class TakeClaim(ClaimOperation[int | EntityError | None]):
     """Take the next claim after a number, or find the one already taken; return its number.
 
     None: there is nothing to take. `last`: the highest sequence number to take. A session is never split

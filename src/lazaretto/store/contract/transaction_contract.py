@@ -401,6 +401,13 @@ class Operation(Generic[T]):
         """
         return None
 
+    def confined_to(self) -> str | None:
+        """Return the key of the path of a queue that nobody else may change meanwhile; None: of all queues.
+
+        What it changes of other queues is no more than what it sends to them.
+        """
+        return None
+
     #: The order of this class within a commit: lower ones run first.
     rank: ClassVar[int] = 1
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 #: How far one process's time may be behind another's without that a timer is overlooked until the next full
 #: look, in microseconds.
 _SLACK = 250_000
@@ -20,6 +22,10 @@ class DueMark:
         self._since = 0
         self._looked = 0
         self._latest = 0
+
+    def copied(self) -> DueMark:
+        """Return another one that knows the same."""
+        return copy.copy(self)
 
     def since(self, now: int) -> int:
         """Return the time from which to search for timers."""

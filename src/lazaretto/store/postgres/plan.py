@@ -163,7 +163,7 @@ class Plan:
 
     def nature(self, sql: str) -> Nature:
         """Return what a statement touches."""
-        return _nature(sql, tuple(self._names.get(sql, ())))
+        return nature_of(sql, tuple(self._names.get(sql, ())))
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Planned:
         """Add a statement to the plan."""
@@ -193,7 +193,7 @@ class Plan:
         raise Unforeseen
 
 
-_nature = functools.lru_cache(maxsize=4096)(Nature.of)
+nature_of = functools.lru_cache(maxsize=4096)(Nature.of)
 
 
 def reading(sql: str) -> str:

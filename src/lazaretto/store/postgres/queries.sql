@@ -295,26 +295,46 @@ SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_
 FROM ranges r
 WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
 
+-- part: ranges_of
+-- The locks on ranges of some queues, which go.
+-- Differs because only the server knows ranges.
+DELETE FROM lazaretto_range_locks
+    WHERE last = ANY(ARRAY(
+        SELECT r.last FROM unnest(:queues::bigint[]) AS q (queue_id) CROSS JOIN LATERAL (
+            SELECT last FROM lazaretto_range_locks
+            WHERE last > [lower_bound q.queue_id] AND last < [lower_bound q.queue_id + 1]) AS r))
+    RETURNING *
+
+-- part: write_ranges
+-- Write locks on ranges, which are named, into their messages.
+-- Differs because only the server knows ranges.
+UPDATE lazaretto_messages m
+    SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
+        deliveries = deliveries + 1
+    FROM ranges r
+    WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
+
 -- name: write_ranges_of
 -- Write the locks on ranges of some queues into their messages. Fails if a claim has locked some by ranges meanwhile.
 -- Differs because only the server knows ranges.
 -- locks: not looked at
 -- claims: not looked at
 WITH ranges AS (
-    DELETE FROM lazaretto_range_locks
-    WHERE last = ANY(ARRAY(
-        SELECT r.last FROM unnest(:queues::bigint[]) AS q (queue_id) CROSS JOIN LATERAL (
-            SELECT last FROM lazaretto_range_locks
-            WHERE last > [lower_bound q.queue_id] AND last < [lower_bound q.queue_id + 1]) AS r))
-    RETURNING *
+    [ranges_of]
 ), written AS (
-    UPDATE lazaretto_messages m
-    SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
-        deliveries = deliveries + 1
-    FROM ranges r
-    WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
+    [write_ranges]
 )
 SELECT 1 / (count(*) = 0)::int FROM lazaretto_claimed_ranges WHERE [queue_of last] = ANY(:queues)
+
+-- name: write_ranges_in
+-- The same, beside what claims lock.
+-- Differs because only the server knows ranges.
+-- locks: not looked at
+-- claims: not looked at
+WITH ranges AS (
+    [ranges_of]
+)
+[write_ranges]
 
 -- name: select_lock_holders
 -- Who holds which messages, but for sessions.
@@ -367,6 +387,17 @@ SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due])
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE [is_due locked_until])
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= :now)
+
+-- name: anything_due_in
+-- Whether the time of any message, session or claim of a queue has come, or its own.
+-- Differs because ranges have times, and the index keeps times that are gone: the search starts behind them.
+-- locks: not looked at
+-- claims: not looked at
+SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due] AND [queue_of key] = :queue_id)
+    OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE [is_due until] AND [queue_of last] = :queue_id)
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE [is_due locked_until] AND queue_id = :queue_id)
+    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now AND queue_id = :queue_id)
+    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= :now AND queue_id = :queue_id)
 
 -- name: next_due
 -- When the store must look at a message again.
@@ -689,12 +720,22 @@ SELECT last_value, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
 FROM lazaretto_version
 
 -- name: begin_as_expected
--- Wait to be the only writer. Fails if others have written since; else the server's time.
+-- Become the only writer. Fails if others write, or have written since; else the server's time.
 -- Differs because the file has BEGIN IMMEDIATE.
-SELECT pg_advisory_xact_lock(:writing, :store),
+SELECT 1 / pg_try_advisory_xact_lock(:writing, :store)::int,
        1 / (pg_sequence_last_value('lazaretto_version'::regclass) = :version)::int,
        CASE WHEN :relaxed THEN set_config('synchronous_commit', 'off', true) END,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
+-- name: try_lock
+-- Whether nobody else has a lock, which this commit has then.
+-- Differs because the file has BEGIN IMMEDIATE.
+SELECT pg_try_advisory_xact_lock(:lock)
+
+-- name: due_later
+-- Fails if the time of a timer has come by now.
+-- Differs because only the server has its own time.
+SELECT 1 / (:due::bigint > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::int
 
 -- name: end_silent_writers
 -- End the sessions that hold the lock of a store in the middle of a commit, and have sent nothing for 5 seconds.

@@ -12,8 +12,10 @@ import psycopg
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.commits import Commits
+from lazaretto.store.postgres.confined_commits import ConfinedCommits
+from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction
 from lazaretto.store.postgres.connection import PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
@@ -120,6 +122,9 @@ class PostgresStore(SqlStore):
         self._readers = Readers(conninfo, self._lock_timeout, self._closed)
         self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._readers)
         self._patience = Patience(busy, where, self._closed, self._upkeep)
+        self._confined = ConfinedCommits(
+            self._commits, Settings(connection, self.dialect), self._lent, self._confined_transaction
+        )
         self._listener: Listener | None = None
         #: Whether something that was written comes due soon.
         self._comes_due = False
@@ -351,6 +356,58 @@ class PostgresStore(SqlStore):
         else:
             self._commit_whole([Ticket(Nothing())], durable=False)
 
+    # -- commits that hold single queues ----------------------------------------------------------
+
+    def run(self, operation: Operation[T]) -> T:
+        path_key = operation.confined_to()
+        if path_key is not None and not self._connection.distributed:
+            done = self._run_confined(operation, path_key)
+            if done is not None:
+                return done[0]
+        return super().run(operation)
+
+    def _run_confined(self, operation: Operation[T], path_key: str) -> tuple[T, ConfinedContext] | None:
+        """Run an operation beside other commits; return None if that cannot be, and nothing was done."""
+        self._refuse_fork()
+        durable = self._always_durable or operation.durable
+        holder = self._group.hold()
+        try:
+            self._refuse_closed()
+            with translating(self._where):
+                done = self._confined.run(operation, path_key, durable=durable)
+            if done is None:
+                return None
+            _, context = done
+            with self._group.writing():
+                self._add_rates(context)
+                known = self._memory.cursors
+                known.update({lane: max(key, known.get(lane, 0)) for lane, key in context.cursors.items()})
+                if context.first_due is not None:
+                    self._mark.lower(context.first_due)
+                # It may have set a timer.
+                self._changes += 1
+        finally:
+            self._group.let_go(holder)
+        self._announce(context)
+        return done
+
+    @contextmanager
+    def _lent(self, begin: Callable[[PgConnection], object]) -> Iterator[PgConnection]:
+        """Lend a connection on which a transaction has been begun."""
+        connection, _ = self._patience.begin(lambda: self._readers.borrow_with(begin))
+        try:
+            yield connection
+        finally:
+            self._readers.give_back(connection)
+
+    def _confined_transaction(
+        self, connection: PgConnection, queue_id: int, held: Collection[int]
+    ) -> ConfinedTransaction:
+        memory, mark = self._other_memory(), self._mark.copied()
+        context = ConfinedContext(connection, self.dialect, memory, self.worker, mark, held)
+        context.claims_ranges = self._tx.context.claims_ranges
+        return ConfinedTransaction(connection, context, self._new_message_id, queue_id, ranges=self._ranges)
+
     # -- reading --------------------------------------------------------------------------------
 
     def _read(self, query: Callable[[Transaction], T]) -> T:
@@ -406,22 +463,24 @@ class PostgresStore(SqlStore):
         """Return what commits on a connection that other threads do not use."""
         mark, settings = DueMark(), self._settings.on(connection)
 
-        def memory() -> Memory:
-            found = Memory()
-            # Cursors only ever move on, so the writer's are good enough to start from.
-            found.cursors.update(self._memory.cursors)
-            found.homes = Homes(self._known_slot)
-            return found
-
         def plan() -> WholeTransaction:
-            context = WholeContext(connection, settings, self.dialect, memory(), self.worker, mark)
+            memory = self._other_memory()
+            context = WholeContext(connection, settings, self.dialect, memory, self.worker, mark)
             return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
         plans = WholeCommits(self._commits, settings, plan, save_causes)
-        locked = self._transaction(connection, memory(), mark=mark)
+        locked = self._transaction(connection, self._other_memory(), mark=mark)
         return UserCommits(
             connection, self._commits, plans, locked, self._write_ranges, self._upkeep.end_silent_writers
         )
+
+    def _other_memory(self) -> Memory:
+        """Return what is remembered for commits on another connection than the writer's."""
+        found = Memory()
+        # Cursors only ever move on, so the writer's are good enough to start from.
+        found.cursors.update(self._memory.cursors)
+        found.homes = Homes(self._known_slot)
+        return found
 
     def _known_slot(self) -> int:
         """Return this process's slot if it has one; only the writer's thread can take one."""

@@ -229,7 +229,7 @@ class WholeContext(PgContext):
         connection = self._reader
         connection.send_ahead()
         sent = [connection.send(reading(planned.sql), planned.parameters) for planned in some]
-        ranged = None
+        ranged, queues = None, []
         if self._writes_ranges:
             queues = sorted(
                 {queue_of_lane(queue) for planned in some for queue in planned.queues()}.union(
@@ -240,11 +240,13 @@ class WholeContext(PgContext):
             ranged = connection.send(statement.sql, statement.pick({"queues": queues}))
         connection.settle()
         found = ranged.fetchall() if ranged is not None else []
-        if any(claimed for _, claimed in found):
-            # Only who holds the store's lock can write a part of those.
+        if queues and any(claimed for _, claimed in found):
+            # What reads those may have to write a part of them first. If no queue is named, timers are looked
+            # for, which nothing has that a claim locks by a range.
             raise Unforeseen
-        if found:
-            raise RangesFirst({queue for queue, _ in found})
+        locked = {queue for queue, claimed in found if not claimed}
+        if locked:
+            raise RangesFirst(locked)
         for planned, answer in zip(some, sent, strict=True):
             rows = answer.fetchall()
             planned.has_read(rows[0][0], [row[2:] for row in rows if row[1]])

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import threading
 import time
 
 import lazaretto
-from lazaretto import Broker, DeadLetterFilter, Message, ReceivedMessage
+from lazaretto import Broker, DeadLetterFilter, Message, Outcome, ReceivedMessage
+from lazaretto.claims import ClaimConsumer, _keys_of
 from lazaretto.dialogs import DialogMessage
+from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
+from lazaretto.engine.messages.prepare import prepare_all
+from lazaretto.store.contract.claim_contract import ShardRecord
+from lazaretto.store.contract.transaction_contract import Transaction
 
 QUEUES = ("a", "b", "c")
 #: Where tokens are sent: to queues, through one that forwards, and through a topic.
@@ -24,6 +30,9 @@ class Mover:
     def __init__(self, broker: Broker, seed: str) -> None:
         self._broker = broker
         self._draw = random.Random(seed)
+        self._seed = seed
+        #: Its consumer of claims of each queue, and the last claim of each.
+        self._claims: dict[str, tuple[ClaimConsumer, int]] = {}
         param = "?" if "sqlite" in broker.facts() else "%s"
         self._count = f"UPDATE moves SET n = n + 1 WHERE place = {param}"
         self.moves = 0
@@ -57,6 +66,37 @@ class Mover:
                 for message in tx.receive(path, 3):
                     draw.choice([tx.abandon, tx.release, tx.dead_letter])(message)
 
+    def claim(self) -> None:
+        """Take messages as a claim; send each on in the commit that settles it, or have it failed."""
+        draw, store = self._draw, self._broker._store
+        source, target = draw.choice(QUEUES), draw.choice(PLACES)
+        if source not in self._claims:
+            consumer = ClaimConsumer(store, source, self._seed)
+            self._claims[source] = consumer, consumer.attach()
+        consumer, last = self._claims[source]
+        number = consumer.take(last, max_rows=4, shards=2)
+        if number is None:
+            return
+        for _, shard in consumer.shards(last, number):
+            consumer.start(shard.token, self._seed)
+            consumer.stage("done", staged_rows(shard.token, [], self._outcomes(shard, target), {}))
+        consumer.settle([number], ["done"])
+        self._claims[source] = consumer, number
+        consumer.trim(last)
+
+    def _outcomes(self, shard: ShardRecord, target: str) -> list[StagedRow]:
+        draw, store = self._draw, self._broker._store
+        found: list[StagedRow] = []
+        for key in store.read(functools.partial(_keys_of, shard)):
+            body = store.read(functools.partial(_body, key))
+            message = Message(body, properties={"side": draw.randrange(2)})
+            sent = [(target, prepare_all([message]))]
+            outcome = draw.choice(
+                [Outcome.COMPLETED, Outcome.COMPLETED, Outcome.DEAD_LETTERED, Outcome.RELEASED]
+            )
+            found.append(StagedRow(key, outcome.value, sends=sent if outcome is Outcome.COMPLETED else []))
+        return found
+
     def resubmit(self) -> None:
         """Send dead letters back, as an operator does."""
         self._broker.resubmit(self._draw.choice(QUEUES), DeadLetterFilter())
@@ -82,6 +122,10 @@ class Mover:
                     work.end(message.conversation)
 
 
+def _body(key: int, tx: Transaction) -> bytes:
+    return tx.body(key)
+
+
 def main(place: str, name: str, seconds: float) -> None:
     """Move for some seconds in several threads, and print how many rows were counted up. Errors end it."""
     errors: list[BaseException] = []
@@ -90,7 +134,16 @@ def main(place: str, name: str, seconds: float) -> None:
 
     def run(mover: Mover) -> None:
         draw = random.Random(id(mover))
-        verbs = [mover.move, mover.move, mover.settle, mover.resubmit, mover.ask, mover.answer, mover.answer]
+        verbs = [
+            mover.move,
+            mover.move,
+            mover.settle,
+            mover.resubmit,
+            mover.ask,
+            mover.answer,
+            mover.answer,
+            mover.claim,
+        ]
         try:
             # On a busy machine the first move may come late.
             while time.monotonic() < end or not mover.moves:

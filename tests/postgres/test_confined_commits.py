@@ -14,11 +14,12 @@ import pytest
 from servers import Server
 
 import lazaretto
-from lazaretto import Broker, Message, Outcome, PoisonPolicy, QueueOptions
+from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
 from lazaretto.claims import ClaimConsumer, _keys_of
 from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all
+from lazaretto.engine.timers import Sweep
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.store.contract.claim_contract import ShardRecord
@@ -118,7 +119,7 @@ class Call(threading.Thread):
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(daemon=True)
         self._call = call
-        self.answer: object = None
+        self.answer: Any = None
         self.error: BaseException | None = None
         self.start()
 
@@ -128,7 +129,7 @@ class Call(threading.Thread):
         except BaseException as error:
             self.error = error
 
-    def result(self) -> object:
+    def result(self) -> Any:
         """Wait for the answer."""
         self.join(_SOON)
         assert not self.is_alive()
@@ -279,4 +280,25 @@ def test_a_queue_made_anew_is_another_one(hosts: tuple[Broker, Broker]) -> None:
     other.sender("claimed").send([Message(b"%d" % n) for n in range(9)])
     assert claims.consumer.take(0) == 1
     assert [claim.rows for claim, _ in claims.consumer.shards(0, 1)] == [9]
+    assert one.check() == []
+
+
+def test_timers_of_other_queues_do_not_wait_for_a_claim(
+    claims: Claims, hosts: tuple[Broker, Broker], postgres: Server, clock: ManualClock, no_fallback: None
+) -> None:
+    one, other = hosts
+    other.create_queue("late", QueueOptions(lock_duration=5))
+    other.sender("late").send(Message(b"x"))
+    (taken,) = other.receiver("late").receive(1)
+    claims.stage("done")
+    # Of fresh messages, which it locks by a range.
+    assert claims.consumer.take(2) == 3
+    with held_up(postgres, one, ("lazaretto_claims",)):
+        call = Call(lambda: claims.consumer.settle([2], ["done"]))
+        wait_until_blocked(postgres)
+        clock.advance(6)
+        Call(lambda: other._store.run(Sweep())).result()
+        (again,) = Call(lambda: other.receiver("late").receive(1)).result()
+        assert (again.sequence_number, again.attempt) == (taken.sequence_number, 2)
+    call.result()
     assert one.check() == []

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
-from lazaretto.model.partitions import SLOTS, Homes, partition_of
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.model.partitions import SLOTS
+from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
-from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction
 from lazaretto.store.postgres.connection import PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
@@ -28,19 +27,17 @@ from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.restraint import Restraint
 from lazaretto.store.postgres.schema import CLAIMED_RANGES, RANGE_LOCKS, check_name, prepare, shown_place
 from lazaretto.store.postgres.settings import Settings
+from lazaretto.store.postgres.side_commits import SideCommits
 from lazaretto.store.postgres.tables import PgTables
 from lazaretto.store.postgres.upkeep import Upkeep
-from lazaretto.store.postgres.user_commits import UserCommits, save_causes
-from lazaretto.store.postgres.user_sql import PgExclusive, begin
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
-from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.sql_store import Connection, Nothing, SqlStore
+from lazaretto.store.sql.sql_store import Connection, Nothing
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
 T = TypeVar("T")
@@ -55,7 +52,7 @@ _LOOK_EVERY = 0.1
 _LAST_WAIT = 500
 
 
-class PostgresStore(SqlStore):
+class PostgresStore(SideCommits):
     """A store in the schema `schema` of the database that `conninfo` names.
 
     Threads of a process commit together. Planned commits of several processes run at the same time; all other
@@ -356,58 +353,6 @@ class PostgresStore(SqlStore):
         else:
             self._commit_whole([Ticket(Nothing())], durable=False)
 
-    # -- commits that hold single queues ----------------------------------------------------------
-
-    def run(self, operation: Operation[T]) -> T:
-        path_key = operation.confined_to()
-        if path_key is not None and not self._connection.distributed:
-            done = self._run_confined(operation, path_key)
-            if done is not None:
-                return done[0]
-        return super().run(operation)
-
-    def _run_confined(self, operation: Operation[T], path_key: str) -> tuple[T, ConfinedContext] | None:
-        """Run an operation beside other commits; return None if that cannot be, and nothing was done."""
-        self._refuse_fork()
-        durable = self._always_durable or operation.durable
-        holder = self._group.hold()
-        try:
-            self._refuse_closed()
-            with translating(self._where):
-                done = self._confined.run(operation, path_key, durable=durable)
-            if done is None:
-                return None
-            _, context = done
-            with self._group.writing():
-                self._add_rates(context)
-                known = self._memory.cursors
-                known.update({lane: max(key, known.get(lane, 0)) for lane, key in context.cursors.items()})
-                if context.first_due is not None:
-                    self._mark.lower(context.first_due)
-                # It may have set a timer.
-                self._changes += 1
-        finally:
-            self._group.let_go(holder)
-        self._announce(context)
-        return done
-
-    @contextmanager
-    def _lent(self, begin: Callable[[PgConnection], object]) -> Iterator[PgConnection]:
-        """Lend a connection on which a transaction has been begun."""
-        connection, _ = self._patience.begin(lambda: self._readers.borrow_with(begin))
-        try:
-            yield connection
-        finally:
-            self._readers.give_back(connection)
-
-    def _confined_transaction(
-        self, connection: PgConnection, queue_id: int, held: Collection[int]
-    ) -> ConfinedTransaction:
-        memory, mark = self._other_memory(), self._mark.copied()
-        context = ConfinedContext(connection, self.dialect, memory, self.worker, mark, held)
-        context.claims_ranges = self._tx.context.claims_ranges
-        return ConfinedTransaction(connection, context, self._new_message_id, queue_id, ranges=self._ranges)
-
     # -- reading --------------------------------------------------------------------------------
 
     def _read(self, query: Callable[[Transaction], T]) -> T:
@@ -436,77 +381,6 @@ class PostgresStore(SqlStore):
             connection, snapshot = self._patience.begin(lambda: self._readers.borrow_with(look))
             self._readers.give_back(connection)
             return snapshot
-
-    # -- the user's own SQL ---------------------------------------------------------------------
-
-    def exclusive(self, *, pauses: bool = True) -> PgExclusive:
-        self._refuse_fork()
-        holder = self._group.hold()
-        try:
-            self._refuse_closed()
-            with translating(self._where):
-                connection, _ = self._patience.begin(
-                    lambda: self._readers.borrow_with(lambda c: begin(c, self.schema, pauses=pauses))
-                )
-            commits = self._user_commits(connection)
-        except BaseException:
-            # Closing waits for whoever holds.
-            self._group.let_go(holder)
-            raise
-
-        def ended(connection: PgConnection, done: CommitContext | None) -> None:
-            self._end_user_sql(connection, done, holder)
-
-        return PgExclusive(connection, commits, self._translated, ended)
-
-    def _user_commits(self, connection: PgConnection) -> UserCommits:
-        """Return what commits on a connection that other threads do not use."""
-        mark, settings = DueMark(), self._settings.on(connection)
-
-        def plan() -> WholeTransaction:
-            memory = self._other_memory()
-            context = WholeContext(connection, settings, self.dialect, memory, self.worker, mark)
-            return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
-
-        plans = WholeCommits(self._commits, settings, plan, save_causes)
-        locked = self._transaction(connection, self._other_memory(), mark=mark)
-        return UserCommits(
-            connection, self._commits, plans, locked, self._write_ranges, self._upkeep.end_silent_writers
-        )
-
-    def _other_memory(self) -> Memory:
-        """Return what is remembered for commits on another connection than the writer's."""
-        found = Memory()
-        # Cursors only ever move on, so the writer's are good enough to start from.
-        found.cursors.update(self._memory.cursors)
-        found.homes = Homes(self._known_slot)
-        return found
-
-    def _known_slot(self) -> int:
-        """Return this process's slot if it has one; only the writer's thread can take one."""
-        slot = self._memory.homes.slot
-        return partition_of(self.worker, SLOTS) if slot is None else slot
-
-    def _write_ranges(self, queues: Collection[int]) -> None:
-        """Write the range locks of some queues into their messages, in a commit of the writer's."""
-        with self._group.writing():
-            if not (self._connection.broken or self._connection.heard):
-                self._whole.write_ranges(self._connection, queues)
-
-    def _end_user_sql(self, connection: PgConnection, done: CommitContext | None, holder: int) -> None:
-        try:
-            with suppress(psycopg.Error):
-                connection.roll_back()
-            self._readers.give_back(connection)
-        finally:
-            self._group.let_go(holder)
-        if done is None:
-            return
-        with self._group.writing():
-            self._add_rates(done)
-            # It may have set a timer.
-            self._changes += 1
-        self._announce(done)
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 import sqlite3
 from contextlib import closing
@@ -13,6 +14,7 @@ from servers import Server
 
 import lazaretto
 from lazaretto import (
+    Backoff,
     Broker,
     BrokerClosed,
     ManualClock,
@@ -445,3 +447,15 @@ def test_facts_of_a_server(broker: Broker) -> None:
     assert int(facts["postgresql"].split(".")[0]) >= 13
     assert facts["bytes"] > 0
     assert broker.check() == []
+
+
+def test_the_random_numbers_of_a_program_are_its_own(connect: Connect) -> None:
+    """A program that seeds them gets the same ones, whatever the broker and its thread do meanwhile."""
+    before = random.getstate()
+    broker = connect()
+    delay = Backoff(initial=10, jitter=0.5)
+    create(broker, receive_retry_count=0, max_retry_cycles=2, retry_cycle_delay=delay)
+    send(broker, b"1")
+    fail(broker)
+    assert broker.queue("q").counts.delayed == 1
+    assert random.getstate() == before

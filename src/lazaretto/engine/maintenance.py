@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, Transactio
 from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.runtime.chance import draw
 from lazaretto.store.runtime.notifier import Notifier
 
 T = TypeVar("T")
@@ -118,7 +118,7 @@ class Maintenance:
                 self._store.sleep(_REST)
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
-        first = _CLEAN_FIRST + random.random() * _CLEAN_SPREAD  # noqa: S311
+        first = _CLEAN_FIRST + draw() * _CLEAN_SPREAD
         self._clean_at = self._clock.now() + int(first * MICROSECONDS)
         gone = False
         while not self._stopping:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from typing import Final
+
+from lazaretto.store.runtime.chance import draw
 
 #: How long a process waits before it looks again after it found nothing, at first and at most, in seconds.
 SHORTEST_PAUSE: Final = 0.000_25
@@ -32,4 +33,4 @@ class Restraint:
         self._version = version
         self._pause = 0.0 if found else min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         # Not all of them at the same moment.
-        return self._pause * (0.5 + random.random())  # noqa: S311
+        return self._pause * (0.5 + draw())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-import random
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -32,6 +31,7 @@ from lazaretto.store.contract.records import (
     Share,
 )
 from lazaretto.store.contract.transaction_contract import Again
+from lazaretto.store.runtime.chance import draw
 from lazaretto.store.sql.access_tables import AccessTables
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
@@ -119,7 +119,7 @@ class SqlTransaction:
         return self._tokens.pop()
 
     def random_fraction(self) -> float:
-        return random.random()  # noqa: S311
+        return draw()
 
     def wake(self, key: int, messages: int = 1) -> None:
         self.context.wake(key, messages)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import base64
-import hmac
 import ssl
 import time
-import urllib.parse
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +25,7 @@ from rabbitmq_amqp_python_client.wire.message import Message as RabbitMessage
 
 import lazaretto
 from door import rabbit
-from door.client import Manager, connected, opened, run
+from door.client import Manager, connected, opened, run, token
 from door.served import Served
 from door.test_administration import authority, client, guarded, string, trusted
 from lazaretto import Broker, aio
@@ -222,13 +220,6 @@ def test_what_is_no_rule_is_refused(client: ServiceBusAdministrationClient, brok
     assert len(base64.b64decode(given.primary_key)) == 32
     most = client.create_queue("b", authorization_rules=[rule(f"k{n}", "Send") for n in range(12)])
     assert len(rules_of(most)) == 12
-
-
-def token(name: str, key: str, resource: str) -> str:
-    quoted, until = urllib.parse.quote_plus(resource), int(time.time()) + 100
-    raw = hmac.new(key.encode(), f"{quoted}\n{until}".encode(), "sha256").digest()
-    signature = urllib.parse.quote(base64.b64encode(raw))
-    return f"SharedAccessSignature sr={quoted}&sig={signature}&se={until}&skn={name}"
 
 
 def test_a_key_that_is_taken_away_ends_links(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from door.client import connected, opened, run
-from lazaretto import Message, ReceivedMessage, aio
+from lazaretto import Message, QueueOptions, ReceivedMessage, aio
 from lazaretto.amqp import Sections, encode
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.events import (
@@ -137,6 +137,28 @@ def test_a_link_that_is_attached_in_another_session_takes_the_place_of_the_first
             second.session.grant(second, 5)
             await broker.sender("q").send(Message(b"x"))
             assert (await client.until(MessageReceived)).link is second
+
+    run(work)
+
+
+def test_a_link_with_a_session_is_stolen_with_it(tmp_path: Path) -> None:
+    """The session is free before the second link asks for it, also while a receive of the first waits."""
+
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.create_queue("s", QueueOptions(requires_session=True))
+            wanted = {"com.microsoft:session-filter": "one"}
+            link = await client.link(sends=False, address="s", filters=wanted)
+            for _ in range(30):
+                link.session.grant(link, 5)
+                stolen, link = link, await client.link(sends=False, address="s", filters=wanted)
+                told = await client.until(LinkDetached)
+                assert told.link is stolen
+                assert told.error is not None
+                assert told.error.condition == "amqp:link:stolen"
+            link.session.grant(link, 5)
+            await broker.sender("s").send(Message(b"x", session_id="one"))
+            assert (await client.until(MessageReceived)).link is link
 
     run(work)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from door.client import Client, Manager, connected, opened, run
+from door.client import Client, Manager, connected, opened, run, token
 from lazaretto import InvalidOption, Message
 from lazaretto.amqp import ConnectionLimits
 from lazaretto.amqp.events import (
@@ -356,10 +356,34 @@ def test_wrong_tokens_over_http_count_with_those_over_amqp(tmp_path: Path) -> No
     run(work)
 
 
-async def _get(port: int, path: str, token: str) -> str:
+def test_requests_without_a_token_lock_nobody_out(tmp_path: Path) -> None:
+    """A page of another site can make a browser send them from this address."""
+
+    async def work() -> None:
+        limits = DoorLimits(refusal_seconds=0.0, refusals=2)
+        policies = [AccessPolicy("p", "key")]
+        async with (
+            opened(tmp_path, limits=limits, policies=policies) as (_, door),
+            connected(door) as client,
+        ):
+            told = [await _get(door.port, "/q") for _ in range(5)]
+            assert [answer.partition(" ")[2][:3] for answer in told] == ["401"] * 5
+            assert not any("wait a minute" in answer for answer in told)
+            manager = Manager(client)
+            await manager.open("$cbs")
+            audience = "sb://localhost/q"
+            status, _ = await manager.put_token(audience, token("p", "key", audience))
+            assert status == 202
+
+    run(work)
+
+
+async def _get(port: int, path: str, token: str = "") -> str:
     """Return all that is answered to a request over HTTP."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = f"GET {path} HTTP/1.1", "Host: localhost", f"Authorization: {token}", "Connection: close", "", ""
+    lines = [f"GET {path} HTTP/1.1", "Host: localhost", "Connection: close", "", ""]
+    if token:
+        lines.insert(2, f"Authorization: {token}")
     writer.write("\r\n".join(lines).encode())
     answer = await reader.read()
     writer.close()

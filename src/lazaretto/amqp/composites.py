@@ -46,6 +46,8 @@ class Composite(msgspec.Struct, frozen=True, gc=False):
 C = TypeVar("C", bound=Composite)
 _by_code: Final[dict[int, type[Composite]]] = {}
 _by_name: Final[dict[str, int]] = {}
+#: How much of a descriptor that is not known a peer is told, in characters.
+_SHOWN: Final = 100
 #: So many fields that say nothing. No composite has more than these.
 _NULLS: Final = [b"\x40" * count for count in range(32)]
 
@@ -72,7 +74,9 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
         code = _by_name.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
     cls = _by_code.get(code) if isinstance(code, int) else None
     if cls is None:
-        raise AmqpError(NOT_IMPLEMENTED, f"expected the descriptor of a known type, got {code!r}")
+        raise AmqpError(
+            NOT_IMPLEMENTED, f"expected the descriptor of a known type, got {str(code)[:_SHOWN]!r}"
+        )
     if depth >= MOST_DEPTH:
         raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
     count, place, end = bounds_of_list(data, place)

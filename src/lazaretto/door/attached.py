@@ -59,6 +59,8 @@ class Attached:
         self._peer = peer
         self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
+        #: What waits until links that were detached have let go of what they held, with the paths.
+        self._ending: dict[asyncio.Task[Any], str] = {}
         #: What is done about events of links.
         self.on: dict[type[Event], Callable[[Any], None]] = {
             LinkAttached: self._attach,
@@ -134,6 +136,7 @@ class Attached:
         )
         properties, filters = {}, source.filter
         if session is not None:
+            await self._await_ending(name)
             accepted = await self._accept_session(link, receiver)
             filters = {_SESSION_FILTER: accepted}
             assert receiver.session_locked_until is not None
@@ -147,6 +150,12 @@ class Attached:
             self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes)
         else:
             await receiver.close()
+
+    async def _await_ending(self, path: str) -> None:
+        """Wait for links that were detached: a client may ask for a session again at once."""
+        ending = [task for task, of in self._ending.items() if of.lower() == path.lower()]
+        if ending:
+            await asyncio.wait(ending, timeout=_LONGEST_ACCEPT)
 
     async def _accept_session(self, link: Link, receiver: AsyncReceiver) -> str:
         """Wait as long as the client wants for the session. Raises LazarettoError."""
@@ -167,6 +176,9 @@ class Attached:
         held = self._links.pop(link, None)
         if isinstance(held, Consumer):
             held.detach()
+            ending = self._peer.start(held.closed.wait())
+            self._ending[ending] = held.path
+            ending.add_done_callback(lambda task: self._ending.pop(task, None))
         elif isinstance(held, Coordination):
             self._peer.transactions.drop(link)
 

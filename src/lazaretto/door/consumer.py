@@ -53,7 +53,11 @@ class Consumer:
         self._receiving = Receiving(receiver)
         #: For how many messages the store is asked that no task awaits.
         self._asked = 0
+        #: Set once the receiver is closed, and its session free.
+        self.closed = asyncio.Event()
         self._task = peer.start(self._serve())
+        # A task that is cancelled before it begins runs nothing of its own.
+        self._task.add_done_callback(lambda _: peer.start(self._close()))
         self._keeping = None if receiver.session_id is None else peer.start(self._keep_session())
 
     @property
@@ -91,9 +95,13 @@ class Consumer:
         except Exception as error:
             self._fail(error)
             self._peer.flush()
-        finally:
+
+    async def _close(self) -> None:
+        try:
             with contextlib.suppress(LazarettoError):
                 await self.receiver.close()
+        finally:
+            self.closed.set()
 
     def _fail(self, error: Exception) -> None:
         """Detach the link for a fault: whoever waits on a link that is dead waits forever."""

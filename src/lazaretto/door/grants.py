@@ -36,6 +36,9 @@ class Grants:
         """
         if not self._keys.wanted:
             return None
+        if not token:
+            # Nobody guesses a key by that. Pages of other sites can make a browser send it.
+            raise Unauthorized("expected a shared access signature, got none")
         with self._counting():
             grant = await self._keys.check(token, audience)
         self._held.append(grant)

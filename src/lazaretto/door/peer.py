@@ -239,7 +239,7 @@ class Peer(asyncio.Protocol):
         self.links.drop_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LONGEST_END):
-                if self._tasks:
+                while self._tasks:
                     await asyncio.wait(list(self._tasks))
                 if self._begun:
                     self._ended = asyncio.get_running_loop().create_future()

@@ -20,9 +20,12 @@ from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessag
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.timers import Sweep
+from lazaretto.errors import StoreBusy
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
+from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.claim_contract import ShardRecord
+from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 
@@ -200,7 +203,7 @@ def test_what_a_claim_has_sent_and_failed_is_one_commit(
     assert store.run(SendStaged(path, ["s"], "writer", 1)) == 3
     assert store.run(StageMessages(path, "s", prepare_all([Message(b"staged")] * 3))) is None
     assert store.run(SendStaged(path, ["s"], "writer", 1)) == 0
-    store.run(ForgetStaged(["s"]))
+    store.run(ForgetStaged(path, ["s"]))
     assert hosts[1].queue("out").counts.total == 4
 
 
@@ -236,7 +239,7 @@ def test_a_claim_waits_for_whoever_writes_events(
         log, end = (lock_of(store._number, one, QueueLock.END) for one in (0, queue.queue_id))
         connection.execute(
             "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(%s)",
-            (0x4C5A0002, store._number, log),
+            (WRITING, store._number, log),
         )
         call = Call(lambda: claims.consumer.settle([2], ["done"]))
         wait_until_blocked(postgres, ("advisory",))
@@ -245,6 +248,54 @@ def test_a_claim_waits_for_whoever_writes_events(
     call.result()
     assert hosts[1].queue("claimed").counts.total == _ROWS // 2
     assert hosts[1].check() == []
+
+
+def test_who_waits_in_vain_for_a_queue_holds_up_no_other_one(
+    url: str, hosts: tuple[Broker, Broker], postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for the lock of the store next would have all others wait behind it."""
+    store = store_of(hosts[1])
+    queue = store.read(lambda tx: tx.queues.by_path("work"))
+    assert queue is not None
+
+    def begin(*_: object) -> None:
+        raise AssertionError("it took the lock of the store")
+
+    with (
+        lazaretto.connect(url, timeout=1) as third,
+        psycopg.connect(postgres.url) as connection,
+    ):
+        third.sender("other").send(Message(b"x"))
+        monkeypatch.setattr(store_of(third)._commits, "begin", begin)
+        connection.execute(
+            "SELECT pg_advisory_xact_lock_shared(%s, %s), pg_advisory_xact_lock(%s)",
+            (WRITING, store._number, lock_of(store._number, queue.queue_id, QueueLock.END)),
+        )
+        with pytest.raises(StoreBusy):
+            third.sender("work").send(Message(b"x"))
+        third.sender("other").send(Message(b"x"))
+        connection.rollback()
+        third.sender("work").send(Message(b"x"))
+        monkeypatch.undo()
+
+
+def test_a_claim_on_another_server_starts_from_its_first_message(
+    hosts: tuple[Broker, Broker], postgres: Server
+) -> None:
+    """After a failover, numbers that this process has seen taken may be given again."""
+    one, _ = hosts
+    store = store_of(one)
+    consumer = ClaimConsumer(one._store, "work", "job")
+    consumer.attach()
+    one.sender("work").send([Message(b"x")] * 5)
+    queue = store.read(lambda tx: tx.queues.by_path("work"))
+    assert queue is not None
+    # As the server was that is gone.
+    store._memory.cursors[queue.queue_id] = lower_bound(queue.queue_id) + 3
+    with psycopg.connect(postgres.url, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s, 5000)", (store._connection.pid,))
+    assert consumer.take(0) == 1
+    assert sum(shard.rows for _, shard in consumer.shards(0, 1)) == 5
 
 
 def test_what_is_set_otherwise_takes_the_lock_of_the_store(hosts: tuple[Broker, Broker]) -> None:

@@ -73,7 +73,7 @@ class _Writer:
     def _forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         stages = [message.stage for message in messages if isinstance(message, Staged)]
         with broker_at(self._options.url()) as broker:
-            store_of(broker).run(ForgetStaged(stages))
+            store_of(broker).run(ForgetStaged(self._path, stages))
 
 
 class TableWriter(_Writer, DataSourceArrowWriter):

@@ -11,7 +11,7 @@ from lazaretto.engine.claims.consumers import ClaimOperation
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[NewMessage]).decode
@@ -58,13 +58,13 @@ class SendStaged(ClaimOperation[int]):
 
 
 @dataclasses.dataclass(slots=True)
-class ForgetStaged(Operation[None]):
-    """Delete the messages that tasks have prepared."""
+class ForgetStaged(ClaimOperation[None]):
+    """Delete the messages that tasks have prepared for a queue."""
 
+    path: EntityPath
     stages: Sequence[str]
 
     durable = False
-    foreseeable = True
 
     def run(self, tx: Transaction) -> None:
         for stage in self.stages:

@@ -7,6 +7,7 @@ hold the locks of their queue. All commits take queue locks in one order, so no 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from typing import TypeVar
@@ -27,6 +28,9 @@ T = TypeVar("T")
 
 #: How often a commit begins anew because it needs more queues than those it holds.
 _ATTEMPTS = 4
+#: How many commits of a process are under way at once: each has a connection, and those of one queue wait for
+#: each other on the server.
+_AT_ONCE = 4
 #: How often it tries to become the one that writes events before it begins anew, and how long it naps
 #: in between, in seconds.
 _TRIES, _NAP = 20, 0.005
@@ -52,6 +56,7 @@ class ConfinedCommits:
         self._settings = settings
         self._lend = lend
         self._transaction = transaction
+        self._few = threading.BoundedSemaphore(_AT_ONCE)
 
     def run(
         self, operation: Operation[T], path_key: str, *, durable: bool
@@ -63,7 +68,7 @@ class ConfinedCommits:
         others: frozenset[int] = frozenset()
         for _ in range(_ATTEMPTS):
             try:
-                with self._held(path_key, others) as tx:
+                with self._few, self._held(path_key, others) as tx:
                     return self._commit(operation, tx, durable=durable), tx.confined
             except Unheld as found:
                 others |= found.queues

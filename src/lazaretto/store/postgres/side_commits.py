@@ -73,6 +73,10 @@ class SideCommits(SqlStore):
         holder = self._group.hold()
         try:
             self._refuse_closed()
+            with self._group.writing():
+                if self._connection.broken or self._connection.heard:
+                    # It may be another server now, where what is remembered does not hold.
+                    return None
             with translating(self._where):
                 done = self._confined.run(operation, path_key, durable=durable)
             if done is None:

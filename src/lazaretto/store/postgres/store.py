@@ -163,17 +163,14 @@ class PostgresStore(SideCommits):
             return
         left: Sequence[Ticket] = group
         attempts = _ATTEMPTS
-        while attempts:
-            found, again = self._commit_whole(left, durable)
-            # What could not be planned beside others may be without them.
-            attempts = _ATTEMPTS if len(found) < len(left) else attempts - 1
-            left = found
-            if not left or not again:
-                break
-        if not left:
-            return
         try:
-            super()._commit(list(left))
+            while left and attempts:
+                found, again = self._commit_whole(left, durable)
+                # What could not be planned beside others may be without them.
+                attempts = (_ATTEMPTS if len(found) < len(left) else attempts - 1) if again else 0
+                left = found
+            if left:
+                super()._commit(list(left))
         except Exception as error:
             # The others are done.
             for ticket in left:
@@ -197,7 +194,13 @@ class PostgresStore(SideCommits):
             return left, False
         # A commit that holds nothing alone keeps nobody waiting while it waits for its disk.
         flush = durable and not self._alone and whole.locks.alone
-        done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
+        try:
+            done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
+        except psycopg.errors.LockNotAvailable as error:
+            # The lock of the store would be waited for as long, and all others would wait behind it.
+            if not self._upkeep.end_silent_writers():
+                raise self._translated(error) from error
+            return group, True
         if not done:
             return group, whole.plan.guarded
         if version is not None:

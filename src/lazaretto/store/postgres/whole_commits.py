@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -79,7 +80,8 @@ class WholeCommits:
         whole.locks.hold_all(queues)
         whole.write_range_locks()
         whole.finish()
-        self.send(connection, whole, durable=False, flush=False)
+        with contextlib.suppress(psycopg.errors.LockNotAvailable):
+            self.send(connection, whole, durable=False, flush=False)
 
     def send(
         self, connection: PgConnection, whole: WholeContext, *, durable: bool, flush: bool
@@ -87,13 +89,15 @@ class WholeCommits:
         """Send a planned commit; return whether it is done, and the store's new version.
 
         The version is None if nothing was changed. `flush`: the commit is put on disk once its locks are
-        free.
+        free. Raises LockNotAvailable if another commit holds one of these too long.
         """
         try:
             return True, self.append(connection, whole, durable=durable, flush=flush)
-        except psycopg.Error:
+        except psycopg.Error as error:
             connection.roll_back()
             self._settings.forget()
+            if isinstance(error, psycopg.errors.LockNotAvailable):
+                raise
             return False, None
         except BaseException:
             connection.roll_back()

@@ -240,11 +240,12 @@ class WholeContext(PgContext):
             ranged = connection.send(statement.sql, statement.pick({"queues": queues}))
         connection.settle()
         found = ranged.fetchall() if ranged is not None else []
-        if queues and any(claimed for _, claimed in found):
+        claimed = {queue for queue, by_claim in found if by_claim}
+        locked = {queue for queue, by_claim in found if not by_claim}
+        if locked & claimed or (queues and claimed):
             # What reads those may have to write a part of them first. If no queue is named, timers are looked
             # for, which nothing has that a claim locks by a range.
             raise Unforeseen
-        locked = {queue for queue, claimed in found if not claimed}
         if locked:
             raise RangesFirst(locked)
         for planned, answer in zip(some, sent, strict=True):

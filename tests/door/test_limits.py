@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -317,16 +319,20 @@ def test_a_flood_lets_others_have_their_turn(tmp_path: Path) -> None:
     run(work)
 
 
+@contextlib.asynccontextmanager
+async def _guarded(folder: Path) -> AsyncIterator[tuple[Door, Manager]]:
+    """Open a door with a key that counts two refusals, and give it with a client's way to send tokens."""
+    limits = DoorLimits(refusal_seconds=0.0, refusals=2)
+    policies = [AccessPolicy("p", "key")]
+    async with opened(folder, limits=limits, policies=policies) as (_, door), connected(door) as client:
+        manager = Manager(client)
+        await manager.open("$cbs")
+        yield door, manager
+
+
 def test_a_wrong_token_is_answered_late_and_then_not_looked_at(tmp_path: Path) -> None:
     async def work() -> None:
-        limits = DoorLimits(refusal_seconds=0.0, refusals=2)
-        policies = [AccessPolicy("p", "key")]
-        async with (
-            opened(tmp_path, limits=limits, policies=policies) as (_, door),
-            connected(door) as client,
-        ):
-            manager = Manager(client)
-            await manager.open("$cbs")
+        async with _guarded(tmp_path) as (_, manager):
             told = []
             for _ in range(3):
                 told.append(await manager.put_token("sb://localhost/q", "SharedAccessSignature sr=x"))
@@ -339,17 +345,10 @@ def test_a_wrong_token_is_answered_late_and_then_not_looked_at(tmp_path: Path) -
 
 def test_wrong_tokens_over_http_count_with_those_over_amqp(tmp_path: Path) -> None:
     async def work() -> None:
-        limits = DoorLimits(refusal_seconds=0.0, refusals=2)
-        policies = [AccessPolicy("p", "key")]
-        async with (
-            opened(tmp_path, limits=limits, policies=policies) as (_, door),
-            connected(door) as client,
-        ):
+        async with _guarded(tmp_path) as (door, manager):
             told = [await _get(door.port, "/q", "SharedAccessSignature sr=x") for _ in range(3)]
             assert [answer.partition(" ")[2][:3] for answer in told] == ["401"] * 3
             assert ["wait a minute" in answer for answer in told] == [False, False, True]
-            manager = Manager(client)
-            await manager.open("$cbs")
             _, why = await manager.put_token("sb://localhost/q", "SharedAccessSignature sr=x")
             assert "wait a minute" in why
 
@@ -360,17 +359,10 @@ def test_requests_without_a_token_lock_nobody_out(tmp_path: Path) -> None:
     """A page of another site can make a browser send them from this address."""
 
     async def work() -> None:
-        limits = DoorLimits(refusal_seconds=0.0, refusals=2)
-        policies = [AccessPolicy("p", "key")]
-        async with (
-            opened(tmp_path, limits=limits, policies=policies) as (_, door),
-            connected(door) as client,
-        ):
+        async with _guarded(tmp_path) as (door, manager):
             told = [await _get(door.port, "/q") for _ in range(5)]
             assert [answer.partition(" ")[2][:3] for answer in told] == ["401"] * 5
             assert not any("wait a minute" in answer for answer in told)
-            manager = Manager(client)
-            await manager.open("$cbs")
             audience = "sb://localhost/q"
             status, _ = await manager.put_token(audience, token("p", "key", audience))
             assert status == 202

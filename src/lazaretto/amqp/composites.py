@@ -74,9 +74,8 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
         code = _by_name.get(descriptor, -1) if isinstance(descriptor, str) else descriptor
     cls = _by_code.get(code) if isinstance(code, int) else None
     if cls is None:
-        raise AmqpError(
-            NOT_IMPLEMENTED, f"expected the descriptor of a known type, got {str(code)[:_SHOWN]!r}"
-        )
+        got = repr(code)[:_SHOWN]
+        raise AmqpError(NOT_IMPLEMENTED, f"expected the descriptor of a known type, got {got}")
     if depth >= MOST_DEPTH:
         raise DecodeError(f"expected at most {MOST_DEPTH} levels of nesting, got more")
     count, place, end = bounds_of_list(data, place)

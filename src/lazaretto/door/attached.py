@@ -59,8 +59,8 @@ class Attached:
         self._peer = peer
         self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
-        #: What waits until links that were detached have let go of what they held, with the paths.
-        self._ending: dict[asyncio.Task[Any], str] = {}
+        #: Links that were detached, until they have let go of what they held.
+        self._ending: set[Consumer] = set()
         #: What is done about events of links.
         self.on: dict[type[Event], Callable[[Any], None]] = {
             LinkAttached: self._attach,
@@ -153,7 +153,7 @@ class Attached:
 
     async def _await_ending(self, path: str) -> None:
         """Wait for links that were detached: a client may ask for a session again at once."""
-        ending = [task for task, of in self._ending.items() if of.lower() == path.lower()]
+        ending = [one.closed for one in self._ending if one.path.lower() == path.lower()]
         if ending:
             await asyncio.wait(ending, timeout=_LONGEST_ACCEPT)
 
@@ -176,9 +176,8 @@ class Attached:
         held = self._links.pop(link, None)
         if isinstance(held, Consumer):
             held.detach()
-            ending = self._peer.start(held.closed.wait())
-            self._ending[ending] = held.path
-            ending.add_done_callback(lambda task: self._ending.pop(task, None))
+            self._ending.add(held)
+            held.closed.add_done_callback(lambda _: self._ending.discard(held))
         elif isinstance(held, Coordination):
             self._peer.transactions.drop(link)
 

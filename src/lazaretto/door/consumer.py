@@ -53,8 +53,8 @@ class Consumer:
         self._receiving = Receiving(receiver)
         #: For how many messages the store is asked that no task awaits.
         self._asked = 0
-        #: Set once the receiver is closed, and its session free.
-        self.closed = asyncio.Event()
+        #: Done once the receiver is closed, and its session free.
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._task = peer.start(self._serve())
         # A task that is cancelled before it begins runs nothing of its own.
         self._task.add_done_callback(lambda _: peer.start(self._close()))
@@ -101,7 +101,7 @@ class Consumer:
             with contextlib.suppress(LazarettoError):
                 await self.receiver.close()
         finally:
-            self.closed.set()
+            self.closed.set_result(None)
 
     def _fail(self, error: Exception) -> None:
         """Detach the link for a fault: whoever waits on a link that is dead waits forever."""

@@ -13,11 +13,14 @@ from lazaretto.model.clock import Clock
 from lazaretto.store.postgres.connection import UNHEARD, PgConnection
 from lazaretto.store.postgres.listener import ServerClock, channel
 from lazaretto.store.postgres.pipeline import Sent
+from lazaretto.store.postgres.queue_locks import CommitLocks
 from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.statements import Dialect
 
 #: The lock that whoever writes to a store holds until its commit; the other half is the schema's.
 WRITING = 0x4C5A0002
+#: Where the answer of `open_whole` has the server's time.
+_OPENED_AT = 4
 
 
 class Commits:
@@ -61,6 +64,28 @@ class Commits:
         connection.send("BEGIN")
         query = self.dialect.text("begin_as_expected")
         return connection.execute(query, (WRITING, self.number, version, not durable))
+
+    def open(self, connection: PgConnection, locks: CommitLocks, *, relaxed: bool, due: int | None) -> Sent:
+        """Send what takes queue locks, and the store's lock shared. `due`: as of `open_whole`.
+
+        `relaxed`: the commit does not wait for the disk.
+        """
+        statement = self.dialect.statements["open_whole"]
+        values = {
+            "writing": WRITING,
+            "store": self.number,
+            "locks": locks.numbers(self.number),
+            "relaxed": relaxed,
+            "due": due,
+        }
+        return connection.send(statement.sql, statement.pick(values))
+
+    def note_opened(self, opened: Sent) -> int:
+        """Record the server's time from the answer to `open`, and return it."""
+        now = opened.number(_OPENED_AT)
+        assert now is not None
+        self.note_time(now)
+        return now
 
     def note_time(self, now: int) -> None:
         """Record the server's time, from the reply that began a commit."""

@@ -16,7 +16,7 @@ import psycopg
 
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Again, Operation
-from lazaretto.store.postgres.commits import WRITING, Commits
+from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction, Unheld
 from lazaretto.store.postgres.connection import SILENT_WRITERS, PgConnection
 from lazaretto.store.postgres.plan import Unforeseen
@@ -34,22 +34,26 @@ _AT_ONCE = 4
 #: How often it tries to become the one that writes events before it begins anew, and how long it naps
 #: in between, in seconds.
 _TRIES, _NAP = 20, 0.005
-#: Where the answer of `open_whole` has the server's time.
-_OPENED_AT = 4
+
+
+#: Gives a connection for a block, and what a function returned that has begun a transaction on it.
+Lend = Callable[
+    [Callable[[PgConnection], ConfinedTransaction]],
+    contextlib.AbstractContextManager[tuple[PgConnection, ConfinedTransaction]],
+]
 
 
 class ConfinedCommits:
     """Commits of one process that hold single queues, each on a connection of its own. Threads can share it.
 
-    `lend` gives a connection for a block, once a function has begun a transaction on it. `transaction`
-    returns a transaction on a connection, for one queue and for all that its commit holds.
+    `transaction` returns a transaction on a connection, for one queue and for all that its commit holds.
     """
 
     def __init__(
         self,
         commits: Commits,
         settings: Settings,
-        lend: Callable[[Callable[[PgConnection], object]], contextlib.AbstractContextManager[PgConnection]],
+        lend: Lend,
         transaction: Callable[[PgConnection, int, Collection[int]], ConfinedTransaction],
     ) -> None:
         self._commits = commits
@@ -82,14 +86,9 @@ class ConfinedCommits:
     @contextlib.contextmanager
     def _held(self, path_key: str, others: Collection[int]) -> Iterator[ConfinedTransaction]:
         """Hold a queue and others within a block."""
-        begun: list[ConfinedTransaction] = []
-
-        def begin(connection: PgConnection) -> None:
-            begun.append(self._begin(connection, path_key, others))
-
-        with self._lend(begin) as connection:
+        with self._lend(lambda c: self._begin(c, path_key, others)) as (connection, begun):
             try:
-                yield begun[-1]
+                yield begun
             finally:
                 connection.roll_back()
 
@@ -120,18 +119,8 @@ class ConfinedCommits:
         connection.send("BEGIN ISOLATION LEVEL READ COMMITTED")
         for name, value in SILENT_WRITERS.items():
             connection.send(f"SET LOCAL {name} = {value}")
-        statement = commits.dialect.statements["open_whole"]
-        values = {
-            "writing": WRITING,
-            "store": commits.number,
-            "locks": locks.numbers(commits.number),
-            # It is put on disk once the locks are free.
-            "relaxed": True,
-            "due": None,
-        }
-        now = connection.send(statement.sql, statement.pick(values)).number(_OPENED_AT)
-        assert now is not None
-        commits.note_time(now)
+        # It is put on disk once the locks are free.
+        now = commits.note_opened(commits.open(connection, locks, relaxed=True, due=None))
         return commits.clock.now() if commits.server_clock is None else now
 
     def _commit(self, operation: Operation[T], tx: ConfinedTransaction, *, durable: bool) -> T:

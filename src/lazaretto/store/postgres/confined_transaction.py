@@ -66,8 +66,6 @@ class ConfinedContext(PgContext):
     ) -> None:
         super().__init__(connection, dialect, memory, worker, mark)
         self._held = frozenset(held)
-        #: The first timer that is set.
-        self.first_due: int | None = None
 
     def holds(self, queue_id: int) -> bool:
         """Return whether a queue is held."""
@@ -92,11 +90,6 @@ class ConfinedContext(PgContext):
         if name not in _INSERTED:
             raise Unforeseen
         super().insert(name, values, count)
-
-    def note_due(self, due: int | None) -> None:
-        super().note_due(due)
-        if due is not None:
-            self.first_due = due if self.first_due is None else min(due, self.first_due)
 
     def write_range_locks(self) -> None:
         if self.memory.ranges:

@@ -69,9 +69,12 @@ class PgContext(CommitContext):
         self.connection = connection
         self.mark = mark
         self._nothing_due_till = 0
+        #: The first timer that this commit sets.
+        self.first_due: int | None = None
 
     def begin(self, now: int) -> None:
         super().begin(now)
+        self.first_due = None
         self._nothing_due_till = self.mark.latest
 
     def undone(self) -> None:
@@ -83,6 +86,7 @@ class PgContext(CommitContext):
         """Record that a message may have a timer from this commit on."""
         if due is not None:
             self.mark.lower(due)
+            self.first_due = due if self.first_due is None else min(due, self.first_due)
 
     def write_range_locks(self) -> None:
         if self.memory.ranges and not self.reads:

@@ -289,11 +289,7 @@ WHERE key [among keys] AND (
 -- Differs because only the server knows ranges.
 -- claims: not looked at
 WITH ranges AS (DELETE FROM lazaretto_range_locks RETURNING *)
-UPDATE lazaretto_messages m
-SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
-    deliveries = deliveries + 1
-FROM ranges r
-WHERE m.key >= r.first AND m.key <= r.last AND m.state = {FRESH} AND (m.expires IS NULL OR m.expires > r.locked_at)
+[write_ranges]
 
 -- part: ranges_of
 -- The locks on ranges of some queues, which go.

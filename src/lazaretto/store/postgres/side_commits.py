@@ -83,24 +83,22 @@ class SideCommits(SqlStore):
                 return None
             _, context = done
             with self._group.writing():
-                self._add_rates(context)
+                self._note(context)
                 known = self._memory.cursors
                 known.update({lane: max(key, known.get(lane, 0)) for lane, key in context.cursors.items()})
                 if context.first_due is not None:
                     self._mark.lower(context.first_due)
-                # It may have set a timer.
-                self._changes += 1
         finally:
             self._group.let_go(holder)
         self._announce(context)
         return done
 
     @contextmanager
-    def _lent(self, begin: Callable[[PgConnection], object]) -> Iterator[PgConnection]:
-        """Lend a connection on which a transaction has been begun."""
-        connection, _ = self._patience.begin(lambda: self._readers.borrow_with(begin))
+    def _lent(self, begin: Callable[[PgConnection], T]) -> Iterator[tuple[PgConnection, T]]:
+        """Lend a connection on which a transaction has been begun, with what `begin` returned."""
+        connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin))
         try:
-            yield connection
+            yield connection, begun
         finally:
             self._readers.give_back(connection)
 
@@ -178,7 +176,10 @@ class SideCommits(SqlStore):
         if done is None:
             return
         with self._group.writing():
-            self._add_rates(done)
-            # It may have set a timer.
-            self._changes += 1
+            self._note(done)
         self._announce(done)
+
+    def _note(self, done: CommitContext) -> None:
+        """Record what a commit has counted, and that it may have set a timer. Whoever may write does it."""
+        self._add_rates(done)
+        self._changes += 1

@@ -360,14 +360,11 @@ class PostgresStore(SideCommits):
 
     def _read(self, query: Callable[[Transaction], T]) -> T:
         with translating(self._where):
-            connection, _ = self._patience.begin(lambda: self._readers.borrow_with(_begin_reading))
-            try:
+            with self._lent(_begin_reading) as (connection, _):
                 tx = self._transaction(connection, Memory(), reads=True)
                 tx.begin(self.clock.now())
                 found = query(tx)
                 connection.script("COMMIT")
-            finally:
-                self._readers.give_back(connection)
             return found
 
     def _mark_of_commits(self) -> str | None:
@@ -380,9 +377,7 @@ class PostgresStore(SideCommits):
             ((snapshot,),) = connection.execute(query)
             return str(snapshot)
 
-        with translating(self._where):
-            connection, snapshot = self._patience.begin(lambda: self._readers.borrow_with(look))
-            self._readers.give_back(connection)
+        with translating(self._where), self._lent(look) as (_, snapshot):
             return snapshot
 
     # -- waiting --------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from lazaretto.store.postgres.commits import WRITING, Commits
+from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import Sent
 from lazaretto.store.postgres.plan import Unforeseen
@@ -19,8 +19,7 @@ from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.sql_transaction import SqlTransaction
 
-#: Where the answers of `open_whole` and `close_whole` have the server's time and the store's version.
-_OPENED_AT = 4
+#: Where the answer of `close_whole` has the store's version.
 _VERSION = 1
 
 
@@ -115,13 +114,6 @@ class WholeCommits:
         clock = commits.server_clock
         queues, marks = whole.marks()
         topics, topic_marks = whole.marks_of_topics()
-        opening = {
-            "writing": WRITING,
-            "store": commits.number,
-            "locks": whole.locks.numbers(commits.number),
-            "relaxed": flush or not durable,
-            "due": None if clock is None else whole.first_due,
-        }
         closing = {
             "queues": queues,
             "marks": marks,
@@ -131,13 +123,12 @@ class WholeCommits:
             "channel": commits.channel,
         }
         connection.send_ahead(whole=not connection.in_transaction)
-        opened = connection.send(*self._statement("open_whole", opening))
+        due = None if clock is None else whole.first_due
+        opened = commits.open(connection, whole.locks, relaxed=flush or not durable, due=due)
         whole.send(connection)
         closed = commits.finish_with(connection, self._statement("close_whole", closing), flush=flush)
         assert isinstance(closed, Sent)
-        now = opened.number(_OPENED_AT)
-        assert now is not None
-        commits.note_time(now)
+        commits.note_opened(opened)
         return closed.number(_VERSION)
 
     def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:

@@ -72,8 +72,6 @@ class WholeContext(PgContext):
         self.asked_topics: set[int] = set()
         #: Whether the commit needs the locks on its queues' ranges written into their messages.
         self._writes_ranges = False
-        #: The first timer that is set.
-        self.first_due: int | None = None
         self.gone_bodies: list[int] = []
         self.afterwards: list[Callable[[], None]] = []
         self.forget()
@@ -90,7 +88,7 @@ class WholeContext(PgContext):
             self.forget()
         self.memory.conversations.clear()
         self.plan.begin()
-        self.locks, self.asked, self.asked_topics, self.first_due = CommitLocks(), set(), set(), None
+        self.locks, self.asked, self.asked_topics = CommitLocks(), set(), set()
         self.gone_bodies, self.afterwards = [], []
         self._writes_ranges = False
 
@@ -190,11 +188,6 @@ class WholeContext(PgContext):
         """Return the topics on whose subscriptions the plan depends, and their marks."""
         topics = sorted(self.asked_topics)
         return topics, [self.settings.mark_of_subscriptions(topic_id) for topic_id in topics]
-
-    def note_due(self, due: int | None) -> None:
-        super().note_due(due)
-        if due is not None:
-            self.first_due = due if self.first_due is None else min(due, self.first_due)
 
     def note_lock(self, until: int) -> None:
         """Record until when a lock lasts."""

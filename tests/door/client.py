@@ -128,11 +128,13 @@ class Manager:
 async def connected(door: Door | Served) -> AsyncIterator[Client]:
     reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
     client = Client(reader, writer)
-    await client.until(Opened)
-    yield client
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
+    try:
+        await client.until(Opened)
+        yield client
+    finally:
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
 
 
 @contextlib.asynccontextmanager

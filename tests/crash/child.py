@@ -6,7 +6,6 @@ import os
 import random
 import re
 import signal
-import sys
 from typing import Any
 
 import lazaretto
@@ -313,15 +312,12 @@ ROLES = {
 }
 
 
-def main(role: str, store: str, journal_path: str, point: str, count: str, start: str) -> None:
+def main(role: str, store: str, journal_path: str, point: str, count: int, start: int) -> None:
+    """Do a role's work until killed."""
     journal = Journal(journal_path)
     broker = lazaretto.connect(store)
     if point in ("before_commit", "after_commit", "in_settle", "in_publish"):
-        arm(broker, Fuse(point, int(count)))
-    die_at = int(count) if point == "in_handler" else 0
+        arm(broker, Fuse(point, count))
+    die_at = count if point == "in_handler" else 0
     journal.write("ready", os.getpid())
-    ROLES[role](broker, journal, int(start) if role in ("send", "send_pairs", "publish") else die_at)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    ROLES[role](broker, journal, start if role in ("send", "send_pairs", "publish") else die_at)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
+from multiprocessing.connection import Connection
 from typing import Any
 
 import lazaretto
@@ -43,29 +43,29 @@ class RepairFuse(Fuse):
         return answer
 
 
-def host(store: str) -> None:
+def host(store: str, ready: Connection) -> None:
     """Run a service host that has another queue to care for, until it is killed."""
     advance.LEASE = 0.3
     runner._LOOK = 0.05
     with lazaretto.connect(store) as broker:
         handler = Handler("elsewhere", lambda message: None, isolation="inline")
         with ServiceHost(broker, [handler]):
-            print("ready", flush=True)
+            ready.send(None)
             time.sleep(60.0)
 
 
-def main(store: str, point: str, count: str) -> None:
+def main(store: str, point: str, count: int, ready: Connection) -> None:
     """Run repairs until nothing is left to do, under leases that are soon over."""
     if point == "host":
-        host(store)
+        host(store, ready)
         return
     advance.LEASE = 0.3
     with lazaretto.connect(store) as broker:
         if point != "none":
-            arm(broker, RepairFuse(point, int(count)))
+            arm(broker, RepairFuse(point, count))
         (status,) = broker.repairs(limit=1)
         repair = broker.repair(status.name)
-        print("ready", flush=True)
+        ready.send(None)
         watch = threading.Timer(60.0, die)
         watch.daemon = True
         watch.start()
@@ -74,7 +74,3 @@ def main(store: str, point: str, count: str) -> None:
             # Somebody may cut the connection when it looks how the repair stands.
             with contextlib.suppress(StoreUnavailable):
                 over = not repair.run().phase.value.endswith("ing")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Self
 
+from forked import Forked
+
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions, Rule, SqlFilter
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
 
-from .child import BACKLOG, CLOSED, ONWARD, PAIR, QUEUE, SESSIONS, SUBSCRIPTIONS, TOPIC
+from .child import BACKLOG, CLOSED, ONWARD, PAIR, QUEUE, SESSIONS, SUBSCRIPTIONS, TOPIC, main
 from .told import Told
 
-CHILD = Path(__file__).with_name("child.py")
 #: By then the locks of dead receivers have run out: an hour after everything that happens here.
 LATER = 3600.0
 ALL = 100_000
@@ -33,7 +32,7 @@ class Stage:
         self.journal.touch()
         self.kills = 0
         self._started = 0
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes: list[Forked] = []
         policy = PoisonPolicy(receive_retry_count=400, max_worker_deaths=None)
         with lazaretto.connect(self.store) as broker:
             for path in (QUEUE, *PAIR):
@@ -60,33 +59,31 @@ class Stage:
         """End those that a test which failed has left at work."""
         for process in self._processes:
             process.kill()
-            process.wait()
 
     # -- the processes --------------------------------------------------------------------------
 
-    def start(self, role: str, point: str = "none", count: int = 0) -> subprocess.Popen[bytes]:
+    def start(self, role: str, point: str = "none", count: int = 0) -> Forked:
         """Start a process, which kills itself at the `count`-th hit of a named point."""
         self._started += 1_000_000
-        words = [role, self.store, self.journal, point, count, self._started]
-        process = subprocess.Popen([sys.executable, CHILD, *map(str, words)])
+        process = Forked(main, role, self.store, str(self.journal), point, count, self._started)
         self._processes.append(process)
         return process
 
-    def wait_for_work(self, process: subprocess.Popen[bytes], lines: int) -> None:
+    def wait_for_work(self, process: Forked, lines: int) -> None:
         """Wait until the journal has grown by so many lines, or the process is gone."""
         with self.journal.open("rb") as journal:
             # Only what is new: a long run's journal has millions of lines.
             journal.seek(0, os.SEEK_END)
-            while process.poll() is None and lines > 0:
+            while process.returncode is None and lines > 0:
                 lines -= journal.read().count(b"\n")
                 time.sleep(0.002)
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
+    def kill(self, process: Forked) -> None:
         """Kill a process; it must not have ended in any other way."""
         process.kill()
         self.await_death(process)
 
-    def await_death(self, process: subprocess.Popen[bytes]) -> None:
+    def await_death(self, process: Forked) -> None:
         """Wait until a process is dead by SIGKILL, its own or ours."""
         assert process.wait(60) == -signal.SIGKILL
         self.kills += 1

@@ -7,25 +7,25 @@ import itertools
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from forked import Forked
 from servers import Server, new_store
 
 import lazaretto
 from lazaretto import Broker, DeadLetterFilter, Message, QueueOptions, Repair, RepairCounts, RepairPhase
 
-from .repair_child import POINTS
+from .repair_child import POINTS, main
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
-TESTS = Path(__file__).parents[1]
 PICTURES = (
     "SELECT key, state, due, expires, enqueued, message_id, session_id, deliveries, delivery_count, "
     "generation, enqueued_sequence_number, resubmitted_from, headers, body "
@@ -76,10 +76,14 @@ class RepairStage:
         with self.broker.transaction() as tx:
             return [tx.execute(sql).fetchall() for sql in PICTURES]
 
-    def start(self, point: str, count: int) -> subprocess.Popen[str]:
-        """Start a runner."""
-        words = [sys.executable, "-m", "crash.repair_child", self.store, point, str(count)]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=TESTS)
+    def start(self, point: str, count: int) -> Forked:
+        """Start a runner, and wait until it is ready."""
+        ready, told = Pipe(duplex=False)
+        with ready, told:
+            process = Forked(main, self.store, point, count, told)
+            told.close()
+            assert ready.poll(60.0)
+        return process
 
     def run_at_point(self, point: str, count: int) -> None:
         """Let a runner work until it kills itself, or is done."""
@@ -90,11 +94,7 @@ class RepairStage:
     def run_for(self, seconds: float, point: str = "none") -> None:
         """Let a runner, or a host, work for some time, and kill it."""
         with self.start(point, 0) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            try:
-                process.wait(seconds)
-            except subprocess.TimeoutExpired:
+            if process.wait(seconds) is None:
                 process.kill()
                 self.kills += 1
 
@@ -205,10 +205,8 @@ def test_connections_that_are_cut(postgres: Server) -> None:
         ):  # fmt: skip
             verb()
             with stage.start("none", 0) as process:
-                assert process.stdout is not None
-                process.stdout.readline()
                 done = 0
-                while process.poll() is None and done < cuts:
+                while process.returncode is None and done < cuts:
                     time.sleep(draw.uniform(0.0, 0.03))
                     operator.execute(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "

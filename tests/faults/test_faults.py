@@ -338,11 +338,6 @@ class TestProcessesAndSignals:
             assert broker.check() == []
             assert [m.body for m in broker.peek("q", 5)] == [b"parent"]
 
-    @pytest.mark.xfail(
-        strict=False,
-        raises=subprocess.TimeoutExpired,
-        reason="a child hangs if the broker's own thread was within SQLite at the moment of the fork",
-    )
     def test_a_forked_child_opens_a_broker_of_its_own(self, tmp_path: Path) -> None:
         path = tmp_path / "own.db"
         make(path)

@@ -16,6 +16,7 @@ from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.runtime.chance import draw
+from lazaretto.store.runtime.forks import at_rest, at_work
 from lazaretto.store.runtime.notifier import Notifier
 
 T = TypeVar("T")
@@ -98,6 +99,14 @@ class Maintenance:
             self._thread.join(timeout=10)
 
     def _run(self) -> None:
+        with at_work():
+            self._keep_on()
+
+    def _rest(self, seconds: float) -> None:
+        with at_rest():
+            self._store.sleep(seconds)
+
+    def _keep_on(self) -> None:
         while not self._stopping:
             try:
                 with self._store.version_reader() as version:
@@ -115,7 +124,7 @@ class Maintenance:
                         type(error).__name__,
                         error,
                     )
-                self._store.sleep(_REST)
+                self._rest(_REST)
 
     def _keep(self, version: Callable[[], tuple[int, int]]) -> None:
         first = _CLEAN_FIRST + draw() * _CLEAN_SPREAD
@@ -139,11 +148,11 @@ class Maintenance:
                 # Waiting receivers notice the fault themselves.
                 gone = True
                 self._store.notifier.notify_all()
-                self._store.sleep(_REST)
+                self._rest(_REST)
             except LazarettoError as error:
                 _log.warning("timers: %s", error)
-                self._store.sleep(_REST)
-            self._store.sleep(self._pause())
+                self._rest(_REST)
+            self._rest(self._pause())
 
     def _look(self, version: Callable[[], tuple[int, int]]) -> None:
         seen, before = version(), self._seen

@@ -1,0 +1,72 @@
+"""Forks of the process, which wait for what threads of a broker do, but not for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+from lazaretto.store.runtime.forks import at_rest, at_work
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+def fork(code: int = 0) -> int:
+    """Fork a child that works and forks itself; return how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            with at_work():
+                pass
+            if os.fork() == 0:
+                os._exit(0)
+            os._exit(code)
+        finally:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+class Worker(threading.Thread):
+    """A thread at work, which rests when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.begun, self.rests, self.over = threading.Event(), threading.Event(), threading.Event()
+        self.rested = False
+
+    def run(self) -> None:
+        with at_work():
+            self.begun.set()
+            self.rests.wait(60)
+            self.rested = True
+            with at_rest():
+                self.over.wait(60)
+
+
+def test_a_fork_waits_until_threads_rest() -> None:
+    workers = [Worker(), Worker()]
+    for worker in workers:
+        worker.start()
+        assert worker.begun.wait(60)
+    timers = [threading.Timer(0.05 * n, worker.rests.set) for n, worker in enumerate(workers, 1)]
+    for timer in timers:
+        timer.start()
+    assert fork(7) == 7
+    assert [worker.rested for worker in workers] == [True, True]
+    for worker in workers:
+        worker.over.set()
+        worker.join(60)
+    assert fork() == 0
+
+
+def test_a_fork_does_not_wait_for_ever_for_a_thread_that_waits_for_the_one_that_forks() -> None:
+    worker = Worker()
+    worker.start()
+    assert worker.begun.wait(60)
+    assert fork(7) == 7
+    assert not worker.rested
+    worker.rests.set()
+    worker.over.set()
+    worker.join(60)
+    assert worker.rested

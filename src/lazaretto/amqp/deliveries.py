@@ -53,10 +53,12 @@ class Deliveries:
     def of(self, first: int, last: int) -> list[Delivery]:
         """Return what is not settled of the numbers from `first` to `last`."""
         count = distance(first, last) + 1
+        if count <= 0:
+            return []
         if count > len(self.unsettled):
             return [one for id_, one in self.unsettled.items() if 0 <= distance(first, id_) < count]
-        ids = (add(first, at) for at in range(count))
-        return [self.unsettled[id_] for id_ in ids if id_ in self.unsettled]
+        ids = range(first, last + 1) if first <= last else (add(first, at) for at in range(count))
+        return [one for one in map(self.unsettled.get, ids) if one is not None]
 
     def drop(self, link: Link) -> None:
         """Forget what was sent on a link."""

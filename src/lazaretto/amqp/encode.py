@@ -53,6 +53,11 @@ def ulong(value: int) -> bytes:
     return bytes((0x53, value)) if value < 256 else _pack_u64(0x80, value)
 
 
+def long(value: int) -> bytes:
+    """Return a whole number; it is unsigned if it is too large for others."""
+    return _pack_i64(0x81, value) if value < 1 << 63 else _pack_u64(0x80, value)
+
+
 def timestamp(value: int) -> bytes:
     return _pack_i64(0x83, value)
 
@@ -138,10 +143,6 @@ def _write_sized(value: SizedInt) -> bytes:
     return _SIZED[value.code](value.code, value)
 
 
-def _write_int(value: int) -> bytes:
-    return _pack_i64(0x81, value) if value < 1 << 63 else _pack_u64(0x80, value)
-
-
 def _write_decimal(value: Decimal) -> bytes:
     codes = {4: 0x74, 8: 0x84, 16: 0x94}
     if len(value.raw) not in codes:
@@ -199,7 +200,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     str: string,
     SizedInt: _write_sized,
     Timestamp: timestamp,
-    int: _write_int,
+    int: long,
     Float: lambda value: _pack_f32(0x72, value),
     float: lambda value: _pack_f64(0x82, value),
     bytes: binary,

@@ -34,6 +34,7 @@ _FLAGS: Final = {
     for settled in (False, True)
     for more in (False, True)
 }
+_PLAIN_FLAGS: Final = {which: flags + encode.NULL + _FALSE * 3 for which, flags in _FLAGS.items()}
 _disposition = struct.Struct(">4sII1sBIBI1s").pack
 
 
@@ -119,6 +120,8 @@ def transfer_frame(
         0xA0,
         len(tag),
     )
+    if state is encode.NULL:
+        return b"".join((head, tag, _PLAIN_FLAGS[settled, more], payload))
     return b"".join((head, tag, _FLAGS[settled, more], state, _FALSE * 3, payload))
 
 

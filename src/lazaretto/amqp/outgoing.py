@@ -6,7 +6,7 @@ import collections
 from typing import TYPE_CHECKING
 
 from lazaretto.amqp.carrier import Carrier
-from lazaretto.amqp.frames import LEAST_FRAME_SIZE, TRANSFER_OVERHEAD, transfer_frame
+from lazaretto.amqp.frames import TRANSFER_OVERHEAD, transfer_frame
 from lazaretto.amqp.windows import Windows
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ class Outgoing:
     def send(self, delivery: Delivery, handle: int, payload: bytes, state: bytes, *, settled: bool) -> None:
         """Send a message on the link of a handle, in as many frames as it needs. `state`: encoded."""
         link, number, tag = delivery.link, delivery.id, delivery.tag
-        room = max(self._carrier.remote_max_frame_size, LEAST_FRAME_SIZE)
-        room -= TRANSFER_OVERHEAD + len(tag) + len(state)
+        room = self._carrier.remote_max_frame_size - TRANSFER_OVERHEAD - len(tag) - len(state)
         size = len(payload)
         if size <= room:
             made = transfer_frame(self._channel, handle, number, tag, payload, settled=settled, state=state)

@@ -173,10 +173,11 @@ def encode_message(
     message that is peeked at. `deleted`: it is handed over without a lock, for which Service Bus sends empty
     delivery annotations. `bare`: without its body.
     """
-    types = {} if message.amqp is None else types_alone(message.amqp)
+    headers = message.headers
+    types = {} if headers.amqp is None else types_alone(headers.amqp)
     if types is None:
         return _encode_any(message, token, locked_until, state, deleted=deleted, bare=bare)
-    return encode_plain(message, types, token, locked_until, state, deleted=deleted, bare=bare)
+    return encode_plain(message, headers, types, token, locked_until, state, deleted=deleted, bare=bare)
 
 
 def _encode_any(
@@ -211,7 +212,7 @@ def _encode_any(
 
 
 def _header(message: StoredMessage, left: Header) -> Header:
-    ttl = time_to_live(message)
+    ttl = time_to_live(message, message.headers)
     return Header(
         left.durable,
         left.priority,

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lazaretto.amqp import Section, encode, encode_section
-from lazaretto.amqp.encode import NULL, described, map_of_raw, string, symbol, timestamp, uint
+from lazaretto.amqp.encode import NULL, described, long, map_of_raw, string, symbol, timestamp, uint
 from lazaretto.amqp.values import Int, Symbol
 from lazaretto.door.residue import typed_all
 from lazaretto.model.entities import MessageState
@@ -76,6 +76,7 @@ _pack_size: Final = struct.Struct(">4sI").pack
 
 def encode_plain(
     message: StoredMessage,
+    headers: Headers,
     types: Mapping[str, int],
     token: bytes | None,
     locked_until: int | None,
@@ -85,8 +86,7 @@ def encode_plain(
     bare: bool,
 ) -> bytes:
     """Return a message as its receiver gets it. `types`: of its properties. See `encode_message`."""
-    headers = message.headers
-    parts = [_header(time_to_live(message), message.delivery_count)]
+    parts = [_header(time_to_live(message, headers), message.delivery_count)]
     if token is not None:
         parts += _TOKEN, token
     elif deleted:
@@ -110,9 +110,9 @@ def encode_plain(
     return b"".join(parts)
 
 
-def time_to_live(message: StoredMessage) -> int | None:
+def time_to_live(message: StoredMessage, headers: Headers) -> int | None:
     """Return for how long a message lives that was given a time: less if its entity allows less."""
-    given = message.headers.time_to_live
+    given = headers.time_to_live
     if given is None or message.expires is None:
         return given
     return min(given, message.expires - message.enqueued)
@@ -199,10 +199,13 @@ def _text(value: str | None) -> bytes:
 
 
 def _application(given: dict[str, Any]) -> bytes:
-    raw = b"".join(
-        [
-            _name(key) + (string(value) if type(value) is str else encode(value))
-            for key, value in given.items()
-        ]
-    )
+    raw = b""
+    for key, value in given.items():
+        raw += _name(key)
+        if type(value) is str:
+            raw += string(value)
+        elif type(value) is int:
+            raw += long(value)
+        else:
+            raw += encode(value)
     return _APPLICATION + map_of_raw(raw, 2 * len(given))

@@ -23,6 +23,7 @@ from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.postgres.queue_locks import CommitLocks, QueueLock, lock_of
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.whole_context import LOG
+from lazaretto.store.runtime.measures import measuring_commit
 
 T = TypeVar("T")
 
@@ -72,7 +73,7 @@ class ConfinedCommits:
         others: frozenset[int] = frozenset()
         for _ in range(_ATTEMPTS):
             try:
-                with self._few, self._held(path_key, others) as tx:
+                with self._few, measuring_commit(1), self._held(path_key, others) as tx:
                     return self._commit(operation, tx, durable=durable), tx.confined
             except Unheld as found:
                 others |= found.queues

@@ -19,14 +19,13 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
-from lazaretto.store.runtime.measures import active
+from lazaretto.store.runtime.measures import measuring_commit
 
 #: The most operations of one commit: bounds how long the first waits for the last.
 _MOST = 1024
@@ -269,7 +268,8 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             if group:
-                self._measured(group)
+                with measuring_commit(len(group)):
+                    self._commit(group)
             committed = True
         except Exception as error:
             for ticket in group:
@@ -287,17 +287,6 @@ class GroupCommit:
                     _release(ticket.wake)
             if tells:
                 _tell(group)
-
-    def _measured(self, group: list[Ticket]) -> None:
-        """Commit a group, and note how long that took if somebody asks."""
-        measures = active()
-        if measures is None:
-            self._commit(group)
-            return
-        began = time.perf_counter()
-        self._commit(group)
-        measures.commits.note((), [time.perf_counter() - began])
-        measures.operations.note((), [len(group)])
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""

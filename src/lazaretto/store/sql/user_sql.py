@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.runtime.measures import measuring_commit
 from lazaretto.store.sql.commit_context import CommitContext
 
 T = TypeVar("T")
@@ -79,7 +80,8 @@ class SqlExclusive(ABC):
         """Run the operation, commit everything, and let others write."""
         try:
             self._refuse_ended()
-            answer, done = self._run(operation)
+            with measuring_commit(1):
+                answer, done = self._run(operation)
         except BaseException as error:
             self.rollback()
             if isinstance(error, self.errors):

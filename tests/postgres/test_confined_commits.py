@@ -20,15 +20,17 @@ from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessag
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.timers import Sweep
-from lazaretto.errors import StoreBusy
+from lazaretto.errors import StoreBusy, StoreUnavailable
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.claim_contract import ShardRecord
 from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
+from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 
+from .test_silence import Proxy
 from .witness import store_of
 
 _ROWS = 40
@@ -296,6 +298,40 @@ def test_a_claim_on_another_server_starts_from_its_first_message(
         connection.execute("SELECT pg_terminate_backend(%s, 5000)", (store._connection.pid,))
     assert consumer.take(0) == 1
     assert sum(shard.rows for _, shard in consumer.shards(0, 1)) == 5
+
+
+def test_a_server_that_is_away_is_waited_for_once(
+    url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = Proxy(postgres)
+    try:
+        with lazaretto.connect(proxy.url(url), timeout=0.3) as broker:
+            broker.create_queue("work")
+            consumer = ClaimConsumer(broker._store, "work", "job")
+            consumer.attach()
+            vain: list[BaseException] = []
+            begin = Patience.begin
+
+            def noted(*arguments: Any) -> Any:
+                try:
+                    return begin(*arguments)
+                except BaseException as error:
+                    # The broker's own thread waits for the server, too.
+                    if threading.current_thread() is here:
+                        vain.append(error)
+                    raise
+
+            here = threading.current_thread()
+            for idle in store_of(broker)._readers.take_idle():
+                idle.close()
+            proxy.refuse()
+            monkeypatch.setattr(Patience, "begin", noted)
+            with pytest.raises(StoreUnavailable):
+                consumer.take(0)
+            assert len(vain) == 1
+            proxy.stop()
+    finally:
+        proxy.stop()
 
 
 def test_what_is_set_otherwise_takes_the_lock_of_the_store(hosts: tuple[Broker, Broker]) -> None:

@@ -52,6 +52,12 @@ class Proxy:
     def freeze_what_is_open(self) -> None:
         self.frozen_pairs = set(self._pairs)
 
+    def refuse(self) -> None:
+        """Freeze what is open, and let nobody connect any more."""
+        self.frozen.set()
+        self._open.remove(self._listener)
+        self._listener.close()
+
     def _run(self) -> None:
         while not self._stopping:
             watched = (

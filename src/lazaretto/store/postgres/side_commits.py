@@ -9,12 +9,13 @@ from typing import TypeVar
 
 import psycopg
 
+from lazaretto.errors import StoreUnavailable
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction
-from lazaretto.store.postgres.connection import PgConnection, translating
+from lazaretto.store.postgres.connection import PgConnection, translated, translating
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.readers import Readers
@@ -96,7 +97,14 @@ class SideCommits(SqlStore):
     @contextmanager
     def _lent(self, begin: Callable[[PgConnection], T]) -> Iterator[tuple[PgConnection, T]]:
         """Lend a connection on which a transaction has been begun, with what `begin` returned."""
-        connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin))
+        try:
+            connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin))
+        except psycopg.Error as error:
+            found = translated(error, self._where)
+            if isinstance(found, StoreUnavailable):
+                # The writer would wait for the same server once more.
+                raise found from error
+            raise
         try:
             yield connection, begun
         finally:

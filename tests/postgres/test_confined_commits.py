@@ -300,6 +300,24 @@ def test_a_claim_on_another_server_starts_from_its_first_message(
     assert sum(shard.rows for _, shard in consumer.shards(0, 1)) == 5
 
 
+def test_what_is_known_of_another_server_counts_for_nothing(hosts: tuple[Broker, Broker]) -> None:
+    """A network that was cut without a word hides a failover from the writer, not from new connections."""
+    one, other = hosts
+    store = store_of(one)
+    consumer = ClaimConsumer(one._store, "work", "job")
+    consumer.attach()
+    other.sender("work").send([Message(b"x")] * 9)
+    queue = store.read(lambda tx: tx.queues.by_path("work"))
+    assert queue is not None
+    first = lower_bound(queue.queue_id)
+    store._connection.era -= 1
+    store._memory.cursors[queue.queue_id] = first + 3
+    assert consumer.take(0, max_rows=4) == 1
+    (shard,) = (shard for _, shard in consumer.shards(0, 1))
+    assert shard.first == first + 1
+    assert store._memory.cursors[queue.queue_id] == first + 3
+
+
 def test_a_server_that_is_away_is_waited_for_once(
     url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

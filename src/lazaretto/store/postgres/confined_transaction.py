@@ -66,6 +66,8 @@ class ConfinedContext(PgContext):
     ) -> None:
         super().__init__(connection, dialect, memory, worker, mark)
         self._held = frozenset(held)
+        #: Of the server.
+        self.era = connection.era
 
     def holds(self, queue_id: int) -> bool:
         """Return whether a queue is held."""

@@ -91,6 +91,7 @@ PLANNING = {
 _DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 
 
+_STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 _IS_DISTRIBUTED = "EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')"
 
 
@@ -128,10 +129,10 @@ class PgConnection:
         settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout, **self._settings}
         try:
             said = "".join(f"SET {name} = {value}; " for name, value in settings.items())
-            cursor = raw.execute(f"{said}SELECT pg_backend_pid(), {_IS_DISTRIBUTED}".encode())
+            cursor = raw.execute(f"{said}SELECT pg_backend_pid(), {_STARTED}, {_IS_DISTRIBUTED}".encode())
             while cursor.nextset():
                 pass
-            ((pid, distributed),) = cursor.fetchall()
+            ((pid, era, distributed),) = cursor.fetchall()
             if distributed:
                 # It must know the values before it can tell which server a statement is for.
                 raw.execute(b"SET plan_cache_mode = force_custom_plan")
@@ -145,6 +146,8 @@ class PgConnection:
         host = raw.info.host
         #: The address and port of the server.
         self.server = (host, None if host.startswith("/") else raw.info.port)
+        #: When the server was started, in microseconds: that of another one, as after a failover, is another.
+        self.era: int = era
         #: Whether the server may pass statements on to others, as Citus does.
         self.distributed: bool = distributed
         self._pipeline = Pipeline(raw, raw.watch)

@@ -85,8 +85,11 @@ class SideCommits(SqlStore):
             _, context = done
             with self._group.writing():
                 self._note(context)
-                known = self._memory.cursors
-                known.update({lane: max(key, known.get(lane, 0)) for lane, key in context.cursors.items()})
+                if context.era == self._connection.era:
+                    known = self._memory.cursors
+                    known.update(
+                        {lane: max(key, known.get(lane, 0)) for lane, key in context.cursors.items()}
+                    )
                 if context.first_due is not None:
                     self._mark.lower(context.first_due)
         finally:
@@ -113,7 +116,7 @@ class SideCommits(SqlStore):
     def _confined_transaction(
         self, connection: PgConnection, queue_id: int, held: Collection[int]
     ) -> ConfinedTransaction:
-        memory, mark = self._other_memory(), self._mark.copied()
+        memory, mark = self._other_memory(connection), self._mark.copied()
         context = ConfinedContext(connection, self.dialect, memory, self.worker, mark, held)
         context.claims_ranges = self._tx.context.claims_ranges
         return ConfinedTransaction(connection, context, self._new_message_id, queue_id, ranges=self._ranges)
@@ -145,21 +148,22 @@ class SideCommits(SqlStore):
         mark, settings = DueMark(), self._settings.on(connection)
 
         def plan() -> WholeTransaction:
-            memory = self._other_memory()
+            memory = self._other_memory(connection)
             context = WholeContext(connection, settings, self.dialect, memory, self.worker, mark)
             return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
         plans = WholeCommits(self._commits, settings, plan, save_causes)
-        locked = self._transaction(connection, self._other_memory(), mark=mark)
+        locked = self._transaction(connection, self._other_memory(connection), mark=mark)
         return UserCommits(
             connection, self._commits, plans, locked, self._write_ranges, self._upkeep.end_silent_writers
         )
 
-    def _other_memory(self) -> Memory:
+    def _other_memory(self, connection: PgConnection) -> Memory:
         """Return what is remembered for commits on another connection than the writer's."""
         found = Memory()
-        # Cursors only ever move on, so the writer's are good enough to start from.
-        found.cursors.update(self._memory.cursors)
+        # Cursors only ever move on, so the writer's are good enough to start from, if both are at one server.
+        if connection.era == self._connection.era:
+            found.cursors.update(self._memory.cursors)
         found.homes = Homes(self._known_slot)
         return found
 

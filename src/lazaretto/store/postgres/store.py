@@ -313,10 +313,11 @@ class PostgresStore(SideCommits):
 
     def _begin_writing(self, durable: bool) -> tuple[int, int, bool]:
         if self._connection.broken:
-            self._connection.reopen()
-            # It may be another server now, which a standby was, and know less than the former one did.
-            self._version = -1
+            # It may be another server then, which a standby was, and know less than the former one did. No
+            # thread takes what is known of one for what is known of the other.
             self._memory.cursors.clear()
+            self._connection.reopen()
+            self._version = -1
             self._memory.registered = False
             self._memory.homes.forget()
             self._whole.forget()

@@ -1,21 +1,26 @@
 """Processes of tests that begin warm: each is forked from one that has imported the package and runs nothing.
 
-Hundreds of them are killed, and an interpreter of its own takes each longer to begin than to be killed.
+Tests kill hundreds of them and run thousands of commands: an interpreter of its own takes each ten times as
+long to begin.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import pkgutil
 from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Final, Self
 
+import lazaretto.cli
+
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([
     "lazaretto.broker", "lazaretto.host.host",
     "lazaretto.store.postgres.store", "lazaretto.store.sqlite.store",
+    *(f"lazaretto.cli.{module.name}" for module in pkgutil.iter_modules(lazaretto.cli.__path__)),
 ])  # fmt: skip
 
 
@@ -28,10 +33,11 @@ def _run(environment: dict[str, str], function: Callable[..., object], words: tu
 class Forked:
     """A process that runs a function and ends with it, or with the block that it is opened in."""
 
-    def __init__(self, function: Callable[..., object], *words: Any) -> None:
-        self._process: BaseProcess = _CONTEXT.Process(
-            target=_run, args=(dict(os.environ), function, words), daemon=True
-        )
+    def __init__(
+        self, function: Callable[..., object], *words: Any, environment: dict[str, str] | None = None
+    ) -> None:
+        given = dict(os.environ) if environment is None else environment
+        self._process: BaseProcess = _CONTEXT.Process(target=_run, args=(given, function, words), daemon=True)
         self._process.start()
 
     def __enter__(self) -> Self:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import json
 import os
 import pty
+import runpy
 import select
 import signal
 import struct
@@ -14,14 +16,20 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.reduction import DupFd
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
+
+from forked import Forked
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
 
 _LONGEST_RUN = 60
+#: What Python reads of its environment before a process that is forked has one.
+_READ_BEFORE = ("LANG", "LC_", "PYTHON")
 
 
 class Result(NamedTuple):
@@ -54,9 +62,13 @@ class Program:
     def __call__(self, *arguments: str, stdin: str | bytes = b"") -> Result:
         """Run to the end."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        with self.start(*arguments) as process:
-            out, err = process.communicate(given, timeout=_LONGEST_RUN)
-        return Result(process.returncode, out.decode(), err.decode())
+        if _before(self.environment) == _before(os.environ):
+            code, out, err = _run_forked(arguments, given, self.environment)
+        else:
+            with self.start(*arguments) as process:
+                out, err = process.communicate(given, timeout=_LONGEST_RUN)
+            code = process.returncode
+        return Result(code, out.decode(), err.decode())
 
     def ok(self, *arguments: str, stdin: str | bytes = b"") -> Result:
         """Run to the end; it must succeed and complain of nothing."""
@@ -126,6 +138,56 @@ class Program:
         """Open the same store in this process."""
         with lazaretto.connect(self.store) as broker:
             yield broker
+
+
+def _before(environment: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name.startswith(_READ_BEFORE)}
+
+
+def _run_forked(
+    arguments: Sequence[str], stdin: bytes, environment: dict[str, str]
+) -> tuple[int, bytes, bytes]:
+    """Run the program in a process that begins warm; return its exit code and what it wrote."""
+    pipes = [os.pipe() for _ in range(3)]
+    theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+    given, out, err = (os.fdopen(pipes[n][n == 0], "wb" if n == 0 else "rb") for n in range(3))
+    with given, out, err, ThreadPoolExecutor(3) as pool:
+        streams = [DupFd(fd) for fd in theirs]
+        with Forked(_main, list(arguments), str(Path.cwd()), streams, environment=environment) as process:
+            for fd in theirs:
+                os.close(fd)
+            pool.submit(_write, given, stdin)
+            written = [pool.submit(stream.read) for stream in (out, err)]
+            code = process.wait(_LONGEST_RUN)
+        assert code is not None, f"lazaretto {arguments} has not ended"
+        return code, written[0].result(), written[1].result()
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    # A program that has ended reads no more.
+    with contextlib.suppress(BrokenPipeError):
+        stream.write(data)
+        stream.close()
+
+
+def _main(arguments: list[str], folder: str, streams: list[Any]) -> None:
+    """Be `python -m lazaretto`."""
+    os.chdir(folder)
+    for number, stream in enumerate(streams):
+        fd = stream.detach()
+        os.dup2(fd, number)
+        os.close(fd)
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, buffering, closefd=False)  # noqa: SIM115 - they stay open
+        for number, mode, buffering in ((0, "r", -1), (1, "w", -1), (2, "w", 1))
+    )
+    sys.path[0] = folder
+    sys.argv = ["lazaretto", *arguments]
+    try:
+        runpy.run_module("lazaretto", run_name="__main__", alter_sys=True)
+    finally:
+        # A process that is forked so ends without them.
+        atexit._run_exitfuncs()
 
 
 class Terminal:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -112,6 +113,44 @@ def test_a_type_without_a_function_is_answered_with_an_error(broker: Broker) -> 
         until(lambda: not monitor.has_work())
     answers = [read(broker, "front", most=1)[0] for _ in range(2)]
     assert [a.is_error for a in answers] == [True, False]
+
+
+class Interrupted:
+    """A store at which something happens just before the main thread reads it, once."""
+
+    def __init__(self, store: Any, happens: Callable[[], object]) -> None:
+        self._store = store
+        self._happens = [happens]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read(self, query: Any) -> Any:
+        if self._happens and threading.current_thread() is threading.main_thread():
+            self._happens.pop()()
+        return self._store.read(query)
+
+
+def test_a_reader_that_begins_while_one_looks_for_work_is_work(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    services(broker)
+    taken, go = threading.Event(), threading.Event()
+
+    def order(message: DialogMessage, work: DialogTransaction) -> None:
+        taken.set()
+        assert go.wait(20)
+
+    def happens() -> None:
+        begin(broker, b"1")
+        assert taken.wait(20)
+
+    with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: order}, max_wait=0.05)) as (monitor,):
+        monkeypatch.setattr(monitor, "_store", Interrupted(monitor._store, happens))
+        try:
+            assert monitor.has_work()
+        finally:
+            go.set()
 
 
 def test_a_procedure_that_never_receives_is_found(broker: Broker) -> None:

@@ -121,7 +121,7 @@ class QueueMonitor:
         self._service = service
         self._procedure = procedure
         self._readers: dict[threading.Thread, Reader] = {}
-        self._failures = 0
+        self._started = self._failures = 0
         self._rest_until = 0.0
         self._lock = threading.Lock()
         self._stopped = False
@@ -142,7 +142,15 @@ class QueueMonitor:
     def has_work(self) -> bool:
         """Return whether a reader is at work, or a group waits for one."""
         path = EntityPath.parse(self._service.queue)
-        return bool(self._readers) or self._store.read(lambda tx: free_group(tx, path))
+        while True:
+            with self._lock:
+                readers, started = len(self._readers), self._started
+            if readers or self._store.read(lambda tx: free_group(tx, path)):
+                return True
+            # A group that one has taken meanwhile is not free, and the reader may have ended already.
+            with self._lock:
+                if self._started == started:
+                    return False
 
     def stop(self, timeout: float | None = None) -> bool:
         """Start no more readers and wait for those there are; return whether all have ended."""
@@ -203,6 +211,7 @@ class QueueMonitor:
             # Readers end under the same lock, and so not before they are known.
             thread.start()
             self._readers[thread] = reader
+            self._started += 1
         return _ONE_MORE
 
     def _report_idle(self) -> None:

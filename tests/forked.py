@@ -6,10 +6,12 @@ long to begin.
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import os
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any, Final, Self
@@ -24,6 +26,13 @@ _CONTEXT.set_forkserver_preload([
 ])  # fmt: skip
 
 
+@functools.cache
+def started_with() -> Mapping[str, str]:
+    """Return the environment of the process that all are forked from, which is started if need be."""
+    forkserver.ensure_running()
+    return dict(os.environ)
+
+
 def _run(environment: dict[str, str], function: Callable[..., object], words: tuple[Any, ...]) -> None:
     os.environ.clear()
     os.environ.update(environment)
@@ -36,8 +45,9 @@ class Forked:
     def __init__(
         self, function: Callable[..., object], *words: Any, environment: dict[str, str] | None = None
     ) -> None:
+        started_with()
         given = dict(os.environ) if environment is None else environment
-        self._process: BaseProcess = _CONTEXT.Process(target=_run, args=(given, function, words), daemon=True)
+        self._process: BaseProcess = _CONTEXT.Process(target=_run, args=(given, function, words))
         self._process.start()
 
     def __enter__(self) -> Self:

@@ -10,24 +10,26 @@ import os
 import pty
 import runpy
 import select
+import selectors
 import signal
 import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.reduction import DupFd
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
-from forked import Forked
+from forked import Forked, started_with
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
 
 _LONGEST_RUN = 60
+_TESTS = Path(__file__).parents[1]
 #: What Python reads of its environment before a process that is forked has one.
 _READ_BEFORE = ("LANG", "LC_", "PYTHON")
 
@@ -62,7 +64,7 @@ class Program:
     def __call__(self, *arguments: str, stdin: str | bytes = b"") -> Result:
         """Run to the end."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        if _before(self.environment) == _before(os.environ):
+        if _before(self.environment) == _before(started_with()):
             code, out, err = _run_forked(arguments, given, self.environment)
         else:
             with self.start(*arguments) as process:
@@ -148,45 +150,65 @@ def _run_forked(
     arguments: Sequence[str], stdin: bytes, environment: dict[str, str]
 ) -> tuple[int, bytes, bytes]:
     """Run the program in a process that begins warm; return its exit code and what it wrote."""
-    pipes = [os.pipe() for _ in range(3)]
-    theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
-    given, out, err = (os.fdopen(pipes[n][n == 0], "wb" if n == 0 else "rb") for n in range(3))
-    with given, out, err, ThreadPoolExecutor(3) as pool:
-        streams = [DupFd(fd) for fd in theirs]
-        with Forked(_main, list(arguments), str(Path.cwd()), streams, environment=environment) as process:
-            for fd in theirs:
-                os.close(fd)
-            pool.submit(_write, given, stdin)
-            written = [pool.submit(stream.read) for stream in (out, err)]
-            code = process.wait(_LONGEST_RUN)
-        assert code is not None, f"lazaretto {arguments} has not ended"
-        return code, written[0].result(), written[1].result()
+    ends = [os.pipe() for _ in range(3)]
+    theirs = [Connection(ends[0][0], writable=False), *(Connection(e[1], readable=False) for e in ends[1:])]
+    with Forked(_main, list(arguments), str(Path.cwd()), theirs, environment=environment) as process:
+        for stream in theirs:
+            stream.close()
+        out, err = _communicate(ends[0][1], stdin, [ends[1][0], ends[2][0]])
+        code = process.wait(_LONGEST_RUN)
+    assert code is not None, f"lazaretto {arguments} has not ended"
+    return code, out, err
 
 
-def _write(stream: IO[bytes], data: bytes) -> None:
-    # A program that has ended reads no more.
-    with contextlib.suppress(BrokenPipeError):
-        stream.write(data)
-        stream.close()
+def _communicate(to: int, stdin: bytes, sources: Sequence[int]) -> tuple[bytes, ...]:
+    """Write to a process and read what it writes until it has ended. Closes all of these descriptors."""
+    read = {source: bytearray() for source in sources}
+    left, end = memoryview(stdin), time.monotonic() + _LONGEST_RUN
+    os.set_blocking(to, False)
+    with selectors.DefaultSelector() as selector:
+        for source in sources:
+            selector.register(source, selectors.EVENT_READ)
+        selector.register(to, selectors.EVENT_WRITE)
+        while selector.get_map():
+            ready = selector.select(end - time.monotonic())
+            assert ready, f"it has not ended; it wrote {[bytes(one) for one in read.values()]}"
+            for key, _ in ready:
+                if key.fd == to:
+                    try:
+                        left = left[os.write(to, left) :]
+                    except BrokenPipeError:
+                        # A program that has ended reads no more.
+                        left = left[:0]
+                    done = not left
+                else:
+                    some = os.read(key.fd, 65_536)
+                    read[key.fd] += some
+                    done = not some
+                if done:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+    return tuple(bytes(one) for one in read.values())
 
 
-def _main(arguments: list[str], folder: str, streams: list[Any]) -> None:
+def _main(arguments: list[str], folder: str, streams: list[Connection]) -> None:
     """Be `python -m lazaretto`."""
-    os.chdir(folder)
     for number, stream in enumerate(streams):
-        fd = stream.detach()
-        os.dup2(fd, number)
-        os.close(fd)
+        os.dup2(stream.fileno(), number)
+        stream.close()
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, buffering, closefd=False)  # noqa: SIM115 - they stay open
         for number, mode, buffering in ((0, "r", -1), (1, "w", -1), (2, "w", 1))
     )
-    sys.path[0] = folder
+    os.chdir(folder)
+    # Nothing that only tests can import is found.
+    sys.path[:] = [folder, *(each for each in sys.path if not Path(each).is_relative_to(_TESTS))]
     sys.argv = ["lazaretto", *arguments]
     try:
         runpy.run_module("lazaretto", run_name="__main__", alter_sys=True)
     finally:
         # A process that is forked so ends without them.
+        threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
 
 

@@ -83,6 +83,7 @@ class RepairStage:
             process = Forked(main, self.store, point, count, told)
             told.close()
             assert ready.poll(60.0)
+            ready.recv()
         return process
 
     def run_at_point(self, point: str, count: int) -> None:
@@ -94,7 +95,9 @@ class RepairStage:
     def run_for(self, seconds: float, point: str = "none") -> None:
         """Let a runner, or a host, work for some time, and kill it."""
         with self.start(point, 0) as process:
-            if process.wait(seconds) is None:
+            ended = process.wait(seconds)
+            assert ended in (None, 0, -signal.SIGKILL)
+            if ended is None:
                 process.kill()
                 self.kills += 1
 

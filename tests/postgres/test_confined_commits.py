@@ -20,14 +20,13 @@ from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessag
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.timers import Sweep
-from lazaretto.errors import StoreBusy, StoreUnavailable
+from lazaretto.errors import StoreBusy
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.claim_contract import ShardRecord
 from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
-from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 
 from .test_silence import Proxy
@@ -318,38 +317,44 @@ def test_what_is_known_of_another_server_counts_for_nothing(hosts: tuple[Broker,
     assert store._memory.cursors[queue.queue_id] == first + 3
 
 
-def test_a_server_that_is_away_is_waited_for_once(
+def test_a_claim_leaves_a_server_that_is_away_to_the_writer(
     url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The writer waits for it, and has a connection of its own where the server has no more to give."""
     proxy = Proxy(postgres)
-    try:
-        with lazaretto.connect(proxy.url(url), timeout=0.3) as broker:
+    left: list[int] = []
+    run = ConfinedCommits.run
+
+    def noted(self: ConfinedCommits, *arguments: Any, **named: Any) -> Any:
+        naps.clear()
+        assert run(self, *arguments, **named) is None
+        left.append(len(naps))
+        proxy.frozen.clear()
+
+    with lazaretto.connect(proxy.url(url), timeout=30) as broker:
+        try:
             broker.create_queue("work")
+            broker.sender("work").send(Message(b"x"))
             consumer = ClaimConsumer(broker._store, "work", "job")
             consumer.attach()
-            vain: list[BaseException] = []
-            begin = Patience.begin
+            store = store_of(broker)
+            naps: list[float] = []
+            wait = store._closed.wait
 
-            def noted(*arguments: Any) -> Any:
-                try:
-                    return begin(*arguments)
-                except BaseException as error:
-                    # The broker's own thread waits for the server, too.
-                    if threading.current_thread() is here:
-                        vain.append(error)
-                    raise
+            def nap(seconds: float) -> bool:
+                naps.append(seconds)
+                return wait(seconds)
 
-            here = threading.current_thread()
-            for idle in store_of(broker)._readers.take_idle():
+            monkeypatch.setattr(store._closed, "wait", nap)
+            monkeypatch.setattr(ConfinedCommits, "run", noted)
+            for idle in store._readers.take_idle():
                 idle.close()
             proxy.refuse()
-            monkeypatch.setattr(Patience, "begin", noted)
-            with pytest.raises(StoreUnavailable):
-                consumer.take(0)
-            assert len(vain) == 1
-            proxy.stop()
-    finally:
-        proxy.stop()
+            assert consumer.take(0) == 1
+            assert left == [0]
+        finally:
+            proxy.frozen.clear()
+    proxy.stop()
 
 
 def test_what_is_set_otherwise_takes_the_lock_of_the_store(hosts: tuple[Broker, Broker]) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
+import time
 
 import pytest
 
@@ -70,3 +72,35 @@ def test_a_fork_does_not_wait_for_ever_for_a_thread_that_waits_for_the_one_that_
     worker.over.set()
     worker.join(60)
     assert worker.rested
+
+
+def test_a_fork_that_waited_in_vain_is_not_followed_by_others_that_do() -> None:
+    worker = Worker()
+    worker.start()
+    assert worker.begun.wait(60)
+    assert fork() == 0
+    began = time.monotonic()
+    for _ in range(4):
+        assert fork() == 0
+    assert time.monotonic() - began < 4 * 1.0
+    worker.rests.set()
+    worker.over.set()
+    worker.join(60)
+
+
+def test_who_interrupts_a_fork_that_waits_is_heard() -> None:
+    worker = Worker()
+    worker.start()
+    assert worker.begun.wait(60)
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        fork()
+    worker.rests.set()
+    worker.over.set()
+    worker.join(60)
+    with at_work():
+        pass
+    assert fork(7) == 7

@@ -199,13 +199,9 @@ def _text(value: str | None) -> bytes:
 
 
 def _application(given: dict[str, Any]) -> bytes:
-    raw = b""
+    parts: list[bytes] = []
     for key, value in given.items():
-        raw += _name(key)
-        if type(value) is str:
-            raw += string(value)
-        elif type(value) is int:
-            raw += long(value)
-        else:
-            raw += encode(value)
-    return _APPLICATION + map_of_raw(raw, 2 * len(given))
+        kind = type(value)
+        write = string if kind is str else long if kind is int else encode
+        parts += _name(key), write(value)
+    return _APPLICATION + map_of_raw(b"".join(parts), len(parts))

@@ -29,8 +29,8 @@ class Patience:
         self._closed = closed
         self._upkeep = upkeep
 
-    def begin(self, begin: Callable[[], T]) -> T:
-        """Begin a transaction, again and again while the server is away, for as long as a caller waits.
+    def begin(self, begin: Callable[[], T], *, waits: bool = True) -> T:
+        """Begin a transaction, again and again while the server is away, for as long as a caller `waits`.
 
         Nothing has been done yet, so that nothing is done twice. Raises BrokerClosed and psycopg's errors.
         """
@@ -43,7 +43,7 @@ class Patience:
                 if isinstance(error, psycopg.errors.LockNotAvailable) and self._upkeep.end_silent_writers():
                     continue
                 away = isinstance(translated(error, self._where), StoreUnavailable)
-                if not away or time.monotonic() + nap > end:
+                if not (away and waits) or time.monotonic() + nap > end:
                     raise
                 if self._closed.wait(nap):
                     raise BrokerClosed("the broker was closed during the call") from error

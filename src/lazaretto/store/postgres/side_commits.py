@@ -9,13 +9,12 @@ from typing import TypeVar
 
 import psycopg
 
-from lazaretto.errors import StoreUnavailable
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction
-from lazaretto.store.postgres.connection import PgConnection, translated, translating
+from lazaretto.store.postgres.connection import PgConnection, translating
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.readers import Readers
@@ -100,14 +99,8 @@ class SideCommits(SqlStore):
     @contextmanager
     def _lent(self, begin: Callable[[PgConnection], T]) -> Iterator[tuple[PgConnection, T]]:
         """Lend a connection on which a transaction has been begun, with what `begin` returned."""
-        try:
-            connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin))
-        except psycopg.Error as error:
-            found = translated(error, self._where)
-            if isinstance(found, StoreUnavailable):
-                # The writer would wait for the same server once more.
-                raise found from error
-            raise
+        # What cannot be done here is done by the writer, which waits for a server that is away.
+        connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin), waits=False)
         try:
             yield connection, begun
         finally:

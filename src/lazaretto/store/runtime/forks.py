@@ -7,13 +7,16 @@ work, but not when ours are. So a fork waits until they rest.
 
 from __future__ import annotations
 
+import _thread
 import contextlib
+import functools
 import os
 import threading
 from collections.abc import Iterator
 from typing import Final
 
-#: The longest that a fork waits, in seconds: a thread of ours may itself wait for what the forking one holds.
+#: The longest that a fork waits for threads, and a thread for a fork, in seconds: each may wait for what the
+#: other one holds.
 _PATIENCE: Final = 1.0
 
 
@@ -21,30 +24,47 @@ class _Forks:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._at_work = 0
-        self._forking = 0
+        #: The threads that are forking.
+        self._forking: set[int] = set()
+        #: Whether a fork has waited in vain, and no thread has come to rest since.
+        self._vain = False
 
     def begin(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: not self._forking)
+            self._changed.wait_for(lambda: not self._forking, _PATIENCE)
             self._at_work += 1
 
     def end(self) -> None:
         with self._changed:
             self._at_work -= 1
+            self._vain = False
             self._changed.notify_all()
 
     def await_rest(self) -> None:
-        with self._changed:
-            self._forking += 1
-            self._changed.wait_for(lambda: not self._at_work, _PATIENCE)
+        try:
+            with self._changed:
+                self._forking.add(threading.get_ident())
+                if not self._vain:
+                    self._vain = not self._changed.wait_for(lambda: not self._at_work, _PATIENCE)
+        except KeyboardInterrupt:
+            # Python drops what is raised while it forks.
+            _then.__setstate__((_thread.interrupt_main, (), {}, None))  # type: ignore[attr-defined]
 
     def go_on(self) -> None:
         with self._changed:
-            self._forking -= 1
+            self._forking.discard(threading.get_ident())
             self._changed.notify_all()
 
 
 _forks = _Forks()
+#: Runs in the parent at last: nothing, or what interrupts it. Not a function of Python's, which it would
+#: interrupt itself.
+_then = functools.partial(int)
+
+
+def _await_rest() -> None:
+    _then.__setstate__((int, (), {}, None))  # type: ignore[attr-defined]
+    _forks.await_rest()
 
 
 def _start_anew() -> None:
@@ -53,9 +73,9 @@ def _start_anew() -> None:
     _forks = _Forks()
 
 
-os.register_at_fork(
-    before=lambda: _forks.await_rest(), after_in_parent=lambda: _forks.go_on(), after_in_child=_start_anew
-)
+# Hooks that run in the parent run in the order in which they are registered.
+os.register_at_fork(before=_await_rest, after_in_parent=lambda: _forks.go_on(), after_in_child=_start_anew)
+os.register_at_fork(after_in_parent=_then)
 
 
 @contextlib.contextmanager

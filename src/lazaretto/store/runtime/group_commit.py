@@ -25,6 +25,7 @@ from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.runtime.measures import measuring_commit
 
 #: The most operations of one commit: bounds how long the first waits for the last.
@@ -144,10 +145,11 @@ class GroupCommit:
         while not self.closed:
             self._submitted.acquire()
             while self.waiting and not self.closed:
-                with self._writing:
-                    if self.waiting and not self.closed:
-                        self._write()
-                after()
+                with at_work():
+                    with self._writing:
+                        if self.waiting and not self.closed:
+                            self._write()
+                    after()
         self._refuse_left()
 
     def _refuse_left(self) -> None:

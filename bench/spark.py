@@ -63,9 +63,10 @@ def _places(store: str, folder: Path) -> Iterator[Places]:
 
 def _pipelines(store: str) -> Runs:
     runs: Runs = {
-        _PLAIN: ("all", plain),
+        _PLAIN: ("all", plain()),
         _OURS: ("all", ours("process")),
         "the same, claims of 500,000": ("all", ours("process", claim=500_000)),
+        "plain mapInArrow, claims of 500,000": ("all", plain(500_000)),
         "the same with results to Parquet": ("all", ours("process", results=True)),
         "the same, 0.1 % poison": ("spoilt", ours("process")),
         "pipeline, inline": ("all", ours("inline")),
@@ -125,7 +126,7 @@ def pipelines(
 
 def _warm_up(spark: Any, places: Places) -> None:
     places.prepare("warm", 5_000)
-    for run in (plain, ours("process", results=True)):
+    for run in (plain(), ours("process", results=True)):
         place = places.copy("warm")
         run(spark, place)
         places.remove(place)

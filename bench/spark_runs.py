@@ -57,9 +57,9 @@ def _loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
 
 
-def _stream(spark: Any, place: Place) -> Any:
+def _stream(spark: Any, place: Place, claim: int = CLAIM) -> Any:
     reader = spark.readStream.format("lazaretto").option("store", place.url).option("queue", "work")
-    return reader.option("maxRows", str(CLAIM)).load()
+    return reader.option("maxRows", str(claim)).option("maxBytes", str(2 * SIZE * claim)).load()
 
 
 def _run(writer: Any, place: Place) -> Progress:
@@ -69,10 +69,14 @@ def _run(writer: Any, place: Place) -> Progress:
     return list(query.recentProgress)
 
 
-def plain(spark: Any, place: Place) -> Progress:
-    """Run a loop around the handler in each task, on the same stream; it settles nothing."""
-    frame = _stream(spark, place).mapInArrow(_loop, "good bigint")
-    return _run(frame.writeStream.format("noop"), place)
+def plain(claim: int = CLAIM) -> Run:
+    """Return a run of a loop around the handler in each task, on the same stream; it settles nothing."""
+
+    def run(spark: Any, place: Place) -> Progress:
+        frame = _stream(spark, place, claim).mapInArrow(_loop, "good bigint")
+        return _run(frame.writeStream.format("noop"), place)
+
+    return run
 
 
 def pool(spark: Any, place: Place) -> Progress:

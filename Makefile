@@ -7,8 +7,8 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # An older version of Azure's client, which tests use beside the newest.
 OLDER_CLIENT := $(VENV)/azure-servicebus-7.14
-# Tests start processes of their own, and often wait for them; three at a time suit two cores.
-WORKERS ?= 3
+# Tests start processes of their own, and wait for them a third of the time; four at a time suit two cores.
+WORKERS ?= 4
 # Thousands of processes of tests import the package: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check

@@ -6,22 +6,29 @@ long to begin.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import multiprocessing
 import os
 import pkgutil
-from collections.abc import Callable, Mapping
+import runpy
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 import lazaretto.cli
 
+_TESTS: Final = Path(__file__).parent
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([
-    "lazaretto.broker", "lazaretto.host.host",
-    "lazaretto.store.postgres.store", "lazaretto.store.sqlite.store",
+    "lazaretto.broker", "lazaretto.door.http", "lazaretto.door.server", "lazaretto.host.host",
+    "lazaretto.store.postgres.store", "lazaretto.store.sqlite.store", "uvicorn", "uvloop",
     *(f"lazaretto.cli.{module.name}" for module in pkgutil.iter_modules(lazaretto.cli.__path__)),
 ])  # fmt: skip
 
@@ -59,6 +66,12 @@ class Forked:
         self.kill()
 
     @property
+    def pid(self) -> int:
+        """Its number."""
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
     def returncode(self) -> int | None:
         """How it ended: 0, or the number of a signal with a minus; None while it runs."""
         return self._process.exitcode
@@ -72,3 +85,52 @@ class Forked:
         """Wait until it has ended, but no longer than so many seconds; return how it ended."""
         self._process.join(seconds)
         return self._process.exitcode
+
+
+# -- the program ---------------------------------------------------------------------------------
+
+
+def can_fork(environment: Mapping[str, str]) -> bool:
+    """Return whether a run of the program can be forked: not where Python has read another one."""
+    before, now = (
+        {name: value for name, value in each.items() if name.startswith(("LANG", "LC_", "PYTHON"))}
+        for each in (started_with(), environment)
+    )
+    return before == now
+
+
+def fork_program(
+    arguments: Sequence[str], streams: Sequence[int | None], environment: Mapping[str, str]
+) -> Forked:
+    """Start a process that is `python -m lazaretto` with arguments.
+
+    `streams`: descriptors that become its input, output and errors, and are closed here. None: as ours.
+    """
+    given = [None if fd is None else Connection(fd, writable=number > 0) for number, fd in enumerate(streams)]
+    try:
+        return Forked(_be_program, list(arguments), str(Path.cwd()), given, environment=dict(environment))
+    finally:
+        for one in given:
+            if one is not None:
+                one.close()
+
+
+def _be_program(arguments: list[str], folder: str, streams: list[Connection | None]) -> None:
+    for number, stream in enumerate(streams):
+        if stream is not None:
+            os.dup2(stream.fileno(), number)
+            stream.close()
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, buffering, closefd=False)  # noqa: SIM115 - they stay open
+        for number, mode, buffering in ((0, "r", -1), (1, "w", -1), (2, "w", 1))
+    )
+    os.chdir(folder)
+    # Nothing that only tests can import is found.
+    sys.path[:] = [folder, *(each for each in sys.path if not Path(each).is_relative_to(_TESTS))]
+    sys.argv = ["lazaretto", *arguments]
+    try:
+        runpy.run_module("lazaretto", run_name="__main__", alter_sys=True)
+    finally:
+        # A process that is forked so ends without them.
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()

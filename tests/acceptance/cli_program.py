@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import fcntl
 import json
 import os
 import pty
-import runpy
 import select
 import selectors
 import signal
@@ -16,14 +14,12 @@ import struct
 import subprocess
 import sys
 import termios
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing.connection import Connection
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from forked import Forked, started_with
+from forked import can_fork, fork_program
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
@@ -64,7 +60,7 @@ class Program:
     def __call__(self, *arguments: str, stdin: str | bytes = b"") -> Result:
         """Run to the end."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
-        if _before(self.environment) == _before(started_with()):
+        if can_fork(self.environment):
             code, out, err = _run_forked(arguments, given, self.environment)
         else:
             with self.start(*arguments) as process:
@@ -142,20 +138,13 @@ class Program:
             yield broker
 
 
-def _before(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_READ_BEFORE)}
-
-
 def _run_forked(
     arguments: Sequence[str], stdin: bytes, environment: dict[str, str]
 ) -> tuple[int, bytes, bytes]:
     """Run the program in a process that begins warm; return its exit code and what it wrote."""
-    ends = [os.pipe() for _ in range(3)]
-    theirs = [Connection(ends[0][0], writable=False), *(Connection(e[1], readable=False) for e in ends[1:])]
-    with Forked(_main, list(arguments), str(Path.cwd()), theirs, environment=environment) as process:
-        for stream in theirs:
-            stream.close()
-        out, err = _communicate(ends[0][1], stdin, [ends[1][0], ends[2][0]])
+    (given, to), (source, written), (errors, complaints) = (os.pipe() for _ in range(3))
+    with fork_program(arguments, (given, written, complaints), environment) as process:
+        out, err = _communicate(to, stdin, [source, errors])
         code = process.wait(_LONGEST_RUN)
     assert code is not None, f"lazaretto {arguments} has not ended"
     return code, out, err
@@ -189,27 +178,6 @@ def _communicate(to: int, stdin: bytes, sources: Sequence[int]) -> tuple[bytes, 
                     selector.unregister(key.fd)
                     os.close(key.fd)
     return tuple(bytes(one) for one in read.values())
-
-
-def _main(arguments: list[str], folder: str, streams: list[Connection]) -> None:
-    """Be `python -m lazaretto`."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream.fileno(), number)
-        stream.close()
-    sys.stdin, sys.stdout, sys.stderr = (
-        open(number, mode, buffering, closefd=False)  # noqa: SIM115 - they stay open
-        for number, mode, buffering in ((0, "r", -1), (1, "w", -1), (2, "w", 1))
-    )
-    os.chdir(folder)
-    # Nothing that only tests can import is found.
-    sys.path[:] = [folder, *(each for each in sys.path if not Path(each).is_relative_to(_TESTS))]
-    sys.argv = ["lazaretto", *arguments]
-    try:
-        runpy.run_module("lazaretto", run_name="__main__", alter_sys=True)
-    finally:
-        # A process that is forked so ends without them.
-        threading._shutdown()  # type: ignore[attr-defined]
-        atexit._run_exitfuncs()
 
 
 class Terminal:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
+
+from forked import Forked, fork_program
 
 
 class Served(NamedTuple):
     """A door: its process, its port, and how clients connect."""
 
-    process: subprocess.Popen[str]
+    process: Forked
+    #: What it writes.
+    output: TextIO
     port: int
     connection_string: str
     #: What it told on start.
@@ -22,21 +24,22 @@ class Served(NamedTuple):
     def kill(self) -> None:
         """End it at once, without a word to its clients."""
         self.process.kill()
-        self.process.wait(30)
 
     def end(self) -> None:
         """End it, which must go well, unless it was killed."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
+        if self.process.returncode is None:
+            os.kill(self.process.pid, signal.SIGTERM)
             assert self.process.wait(20) == 0
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self.output.close()
 
 
 def start_door(url: str, *options: str) -> Served:
     """Start `lazaretto serve` for a store, with options."""
-    words = ["-m", "lazaretto", "serve", "--store", url, "--amqp", "0", "--json", *options]
-    process = subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True, env=os.environ)
-    assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
-    return Served(process, said["amqp_port"], said["connection_string"], said)
+    words = ["serve", "--store", url, "--amqp", "0", "--json", *options]
+    ours, theirs = os.pipe()
+    process = fork_program(words, (None, theirs, None), os.environ)
+    output = os.fdopen(ours)
+    line = output.readline()
+    assert line, f"lazaretto {words} ended with {process.wait(20)}"
+    said = json.loads(line)
+    return Served(process, output, said["amqp_port"], said["connection_string"], said)

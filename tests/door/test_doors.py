@@ -139,7 +139,6 @@ def test_a_killed_door_leaves_its_locks_to_others(
         async with both(doors) as (here, link, manager):
             x, y, _ = await received(here, link, 3)
             doors[0].process.kill()
-            doors[0].process.wait()
             whose = {"session_id": "a", "link": "taker"}
             assert (await manager.ask("renew-session-lock", **whose))[0] == 200
             asked = {"lock_tokens": Array(0x98, [x, y]), "disposition_status": "completed"}

@@ -21,31 +21,32 @@ _PATIENCE: Final = 1.0
 
 
 class _Forks:
+    """The threads that are at work, and those that are forking."""
+
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._at_work = 0
-        #: The threads that are forking.
+        self._at_work: set[int] = set()
+        #: Those for which a fork has waited in vain.
+        self._stuck: set[int] = set()
         self._forking: set[int] = set()
-        #: Whether a fork has waited in vain, and no thread has come to rest since.
-        self._vain = False
 
     def begin(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: not self._forking, _PATIENCE)
-            self._at_work += 1
+            self._at_work.add(threading.get_ident())
 
     def end(self) -> None:
         with self._changed:
-            self._at_work -= 1
-            self._vain = False
+            self._at_work.discard(threading.get_ident())
+            self._stuck.discard(threading.get_ident())
             self._changed.notify_all()
 
     def await_rest(self) -> None:
         try:
             with self._changed:
                 self._forking.add(threading.get_ident())
-                if not self._vain:
-                    self._vain = not self._changed.wait_for(lambda: not self._at_work, _PATIENCE)
+                if not self._changed.wait_for(lambda: self._at_work <= self._stuck, _PATIENCE):
+                    self._stuck |= self._at_work
         except KeyboardInterrupt:
             # Python drops what is raised while it forks.
             _then.__setstate__((_thread.interrupt_main, (), {}, None))  # type: ignore[attr-defined]

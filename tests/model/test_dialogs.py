@@ -28,7 +28,7 @@ def test_dialogs_and_model_agree(tmp_path: Path) -> None:
             self.url = f"sqlite:///{tmp_path / f'{self.number_of_stores}.db'}"
             return self.url
 
-    run_state_machine_as_test(Machine, settings=_settings(2_000 if soaking() else 60))
+    run_state_machine_as_test(Machine, settings=_settings(500 if soaking() else 60))
     print(f"model of dialogs: {Machine.steps:,} steps run in all")
     assert Machine.steps >= 1_000
 
@@ -48,5 +48,5 @@ def test_so_do_those_on_a_server(postgres: Server) -> None:
 
     # Nothing is made smaller: that takes long on a server, and a file shows the same.
     phases = (Phase.generate,)
-    run_state_machine_as_test(Machine, settings=settings(_settings(100 if soaking() else 10), phases=phases))
+    run_state_machine_as_test(Machine, settings=settings(_settings(50 if soaking() else 10), phases=phases))
     assert Machine.steps >= 150

@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from lazaretto import Broker, DeadLetterFilter, EntityNotFound, InvalidOption, ManualClock
+from lazaretto import (
+    Broker,
+    DeadLetterFilter,
+    EntityNotFound,
+    InvalidOption,
+    ManualClock,
+    Message,
+    QueueOptions,
+)
 from lazaretto.engine.timers import CleanUp
+from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
 
 from .actions import create, fail, kinds, numbers, send, set_aside, stored
 from .conftest import Connect
@@ -131,3 +140,19 @@ def test_their_numbers_are_not_given_again(connect: Connect) -> None:
     with connect() as broker:
         assert send(broker, b"c") == 3
         assert broker.restore("q").restored == [1, 2]
+
+
+def test_no_partition_gives_a_number_again_that_was_purged(connect: Connect, clock: ManualClock) -> None:
+    """Also if the process that purges, and the one that sends next, know of no number."""
+    with connect() as broker:
+        options = QueueOptions(partitions=3, default_time_to_live=5, dead_letter_on_expiration=True)
+        broker.create_queue("p", options)
+        messages = [Message(b"x", partition_key=key) for key in "abcdefgh"]
+        before = broker.sender("p").send(messages)
+        assert len({number >> PARTITION_SEQUENCE_BITS for number in before}) > 1
+        clock.advance(10)
+        assert broker.queue("p").counts.dead_letter == len(before)
+    with connect() as broker:
+        broker.purge("p", DeadLetterFilter(), everything=True)
+    with connect() as broker:
+        assert not set(broker.sender("p").send(messages)) & set(before)

@@ -55,8 +55,8 @@ class Purge(Operation[list[int]]):
         }
         numbers = [sequence_of(key) for key in purged]
         if purged:
-            # The highest number of a queue must stay known when its message goes.
-            tx.sequences.keep(max(purged))
+            # The highest number of each lane must stay known when its message goes.
+            tx.sequences.keep_highest(list(purged))
             tx.save_rows({aside_key(key): row for key, row in purged.items()})
             resolve(tx, list(purged), PURGED)
             note_all(tx, "purged", [(queue, number, {}) for number in numbers])

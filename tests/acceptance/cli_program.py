@@ -25,9 +25,6 @@ import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
 
 _LONGEST_RUN = 60
-_TESTS = Path(__file__).parents[1]
-#: What Python reads of its environment before a process that is forked has one.
-_READ_BEFORE = ("LANG", "LC_", "PYTHON")
 
 
 class Result(NamedTuple):

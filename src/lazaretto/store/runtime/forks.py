@@ -12,7 +12,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 #: The longest that a fork waits for threads, and a thread for a fork, in seconds: each may wait for what the
@@ -49,7 +49,7 @@ class _Forks:
                     self._stuck |= self._at_work
         except KeyboardInterrupt:
             # Python drops what is raised while it forks.
-            _then.__setstate__((_thread.interrupt_main, (), {}, None))  # type: ignore[attr-defined]
+            _follow_with(_thread.interrupt_main)
 
     def go_on(self) -> None:
         with self._changed:
@@ -63,8 +63,13 @@ _forks = _Forks()
 _then = functools.partial(int)
 
 
+def _follow_with(function: Callable[[], object]) -> None:
+    # The hook stays as it was registered, so it is set anew. Type checkers know no state of partial objects.
+    _then.__setstate__((function, (), {}, None))  # type: ignore[attr-defined]
+
+
 def _await_rest() -> None:
-    _then.__setstate__((int, (), {}, None))  # type: ignore[attr-defined]
+    _follow_with(int)
     _forks.await_rest()
 
 

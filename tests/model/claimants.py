@@ -57,8 +57,10 @@ class Side:
     def __init__(self, url: str, *, ranges: bool) -> None:
         self.clock = ManualClock()
         self.brokers = [lazaretto.connect(url, clock=self.clock) for _ in range(2)]
-        for broker in self.brokers:
+        for slot, broker in enumerate(self.brokers):
             broker._store._tx.context.claims_ranges = ranges
+            # Which partitions are its homes must not depend on its name, which has a random part.
+            broker._store._tx.context.memory.homes.slot = slot
         self.consumers: list[ClaimConsumer] = []
         self.held: list[Any] = []
         #: The latest stage of each shard, by consumer, claim and the shard's place.

@@ -12,7 +12,7 @@ import pytest
 
 from door.client import Client, Manager, connected, run
 from door.served import Served
-from lazaretto import Broker, Message, QueueOptions, Receiver, SessionCannotBeLocked
+from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Receiver, SessionCannotBeLocked
 from lazaretto.amqp import Link
 from lazaretto.amqp.events import LinkDetached, MessageReceived
 from lazaretto.amqp.values import Array, Int
@@ -146,3 +146,51 @@ def test_a_killed_door_leaves_its_locks_to_others(
 
     run(work)
     assert [message.body for message in broker.peek("s", 5)] == [b"z"]
+
+
+@pytest.mark.parametrize("session", [None, "a"])
+def test_the_death_of_a_door_is_not_blamed_on_what_its_clients_hold(
+    serve: Callable[..., Served], broker: Broker, session: str | None
+) -> None:
+    policy = PoisonPolicy(receive_retry_count=9, max_worker_deaths=1)
+    broker.create_queue("h", QueueOptions(requires_session=bool(session), lock_duration=1, policy=policy))
+    broker.sender("h").send([Message(b"x", session_id=session)])
+    door = serve()
+
+    async def work() -> None:
+        async with connected(door) as client:
+            filters = {SESSION: session} if session else {}
+            link = await client.link(sends=False, address="h", filters=filters)
+            await received(client, link, 1)
+            door.kill()
+
+    run(work)
+    assert [worker.holds[0].sequence_numbers for worker in broker.workers()] == [(1,)]
+    (message,) = broker.receiver("h", session=NEXT_SESSION if session else None).receive(max_wait=20)
+    assert message.delivery_count == 1
+    attempts = broker.attempts("h", message.sequence_number)
+    assert [attempt.outcome.value for attempt in attempts] == ["lock_expired"]
+
+
+def test_the_lock_that_one_client_loses_takes_no_other_that_its_dead_door_took(
+    serve: Callable[..., Served], broker: Broker
+) -> None:
+    broker.create_queue("h", QueueOptions(lock_duration=2))
+    broker.sender("h").send([Message(b"lost"), Message(b"renewed")])
+    first, second = serve(), serve()
+
+    async def work() -> None:
+        async with connected(first) as here, connected(second) as there:
+            link = await here.link(sends=False, address="h")
+            _, token = await received(here, link, 2)
+            first.kill()
+            manager = Manager(there)
+            await manager.open("h/$management")
+            asked = {"lock_tokens": Array(0x98, [token])}
+            other = broker.receiver("h")
+            while not (found := await asyncio.to_thread(other.receive, 2, max_wait=0.2)):
+                assert (await manager.ask("renew-lock", **asked))[0] == 200
+            assert [message.body for message in found] == [b"lost"]
+            assert (await manager.ask("update-disposition", **asked, disposition_status="completed"))[0] == 200
+
+    run(work)

@@ -17,8 +17,10 @@ import pytest
 from traced import PARENT
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.records.messages import message_of
+from lazaretto.store.contract.worker_contract import FOR_CLIENTS
 from lazaretto.web.api import entities
 
 from .conftest import Served, beside_the_loop
@@ -158,6 +160,14 @@ class TestMessages:
         broker.sender("q").send(Message(b"late"))
         waiting.join(20)
         assert [m["body"] for m in found] == ["late"]
+
+    def test_what_a_client_holds_is_not_blamed_on_the_server(self, broker: Broker, api: httpx.Client) -> None:
+        send(api, "a")
+        receive(api)
+        ((holder, _key),) = store_of(broker).read(lambda tx: tx.workers.holders(10))
+        (worker,) = broker.workers()
+        assert holder == f"{worker.name}{FOR_CLIENTS}"
+        assert [held.sequence_numbers for held in worker.holds] == [(1,)]
 
     def test_a_client_that_goes_away_locks_nothing(self, broker: Broker, served: Served) -> None:
         with socket.create_connection(("127.0.0.1", served.port)) as client:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lazaretto.aio import AsyncReceiver, AsyncSender
+from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender
 from lazaretto.aio.driver import Driver, Then
 from lazaretto.aio.mirrors import catch
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Message, ReceivedMessage
 from lazaretto.receiver import Receiver
 from lazaretto.sender import Sender
+
+
+def hold_for_clients(broker: AsyncBroker) -> None:
+    """Receive for clients from now on: if this process dies, their locks run out, and no message is to blame."""
+    inner: Any = broker
+    inner._inner._store.hold_for_clients()
 
 
 class Posting:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.aio.driver import Then
-from lazaretto.aio.posting import Settling
+from lazaretto.aio.posting import Settling, hold_for_clients
 from lazaretto.door.answers import Settlement, verb_of
 from lazaretto.door.keys import Keys
 from lazaretto.door.limits import DoorLimits
@@ -47,6 +47,7 @@ class Door:
         insecure: bool = False,
     ) -> None:
         self.broker = broker
+        hold_for_clients(broker)
         #: Whether it serves other machines without keys or TLS.
         self.insecure = insecure
         self.keys = Keys(broker, policies)

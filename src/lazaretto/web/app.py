@@ -17,6 +17,7 @@ from starlette.routing import Route as Place
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.posting import hold_for_clients
 from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.permissions import Permission
 from lazaretto.web import api
@@ -71,6 +72,7 @@ def web_app(
     site reaches a server on the same machine. `pages`: what its pages show to be told from another's.
     `handlers`: what people can try letters on; None: nothing.
     """
+    hold_for_clients(broker)
     door = AccessDoor(broker, access, host_names)
     ending, held, times = Ending(), HeldMessages(), RequestTimes()
 

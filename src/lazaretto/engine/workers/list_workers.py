@@ -10,6 +10,7 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
 from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.contract.worker_contract import FOR_CLIENTS
 
 #: How many messages with a time to come are looked at for those that are locked.
 _LOOKED_AT = 10_000
@@ -94,6 +95,10 @@ def _without(held: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[Held
     return found, left >= 0
 
 
+def _process_of(holder: str) -> str:
+    return holder.removesuffix(FOR_CLIENTS)
+
+
 def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:
     """Return what each process has locked, and whether all was looked at."""
     found: dict[str, _Held] = defaultdict(lambda: defaultdict(list))
@@ -109,10 +114,10 @@ def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:
     for worker, key in holders:
         path = path_of(queue_of(key))
         if worker is not None and path is not None:
-            found[worker][str(EntityPath(path, subqueue_of(key))), None].append(key)
+            found[_process_of(worker)][str(EntityPath(path, subqueue_of(key))), None].append(key)
     sessions = tx.workers.session_holders(_LOOKED_AT)
     for worker, message, queue_id, session_id in sessions:
         path = path_of(queue_id)
         if path is not None:
-            found[worker][path, session_id] += [] if message is None else [message]
+            found[_process_of(worker)][path, session_id] += [] if message is None else [message]
     return found, max(len(holders), len(sessions)) < _LOOKED_AT

@@ -66,6 +66,10 @@ class Store(Protocol):
         """Run an operation in one commit with those of other threads; return once it is committed."""
         ...
 
+    def hold_for_clients(self) -> None:
+        """Receive for clients of a server from now on: if this process dies, no message is to blame."""
+        ...
+
     def read(self, query: Callable[[Transaction], T]) -> T:
         """Return the result of `query` on one consistent snapshot."""
         ...

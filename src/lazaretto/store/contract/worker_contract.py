@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 from lazaretto.store.contract.records import LeaseRecord, MessageRow, WorkerRecord
+
+#: What follows a worker's name in locks that it takes for clients of a server. No worker has such a name, so
+#: its death says nothing of what they hold: those locks run out, unless another server renews them.
+FOR_CLIENTS: Final = "/clients"
 
 
 class StoredWorkers(Protocol):

@@ -15,6 +15,7 @@ from lazaretto.store.postgres.plan import Unforeseen, nature_of
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
+from lazaretto.store.sql.commit_context import Identity
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -60,11 +61,11 @@ class ConfinedContext(PgContext):
         connection: PgConnection,
         dialect: Dialect,
         memory: Memory,
-        worker: str,
+        identity: Identity,
         mark: DueMark,
         held: Collection[int],
     ) -> None:
-        super().__init__(connection, dialect, memory, worker, mark)
+        super().__init__(connection, dialect, memory, identity, mark)
         self._held = frozenset(held)
         #: Of the server.
         self.era = connection.era

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from lazaretto.store.postgres.arrays import text
 from lazaretto.store.postgres.due_mark import DueMark
-from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect
 
@@ -60,12 +60,12 @@ class PgContext(CommitContext):
         connection: Taker,
         dialect: Dialect,
         memory: Memory,
-        worker: str,
+        identity: Identity,
         mark: DueMark,
         *,
         reads: bool = False,
     ) -> None:
-        super().__init__(connection.execute, dialect, memory, worker, reads=reads)
+        super().__init__(connection.execute, dialect, memory, identity, reads=reads)
         self.connection = connection
         self.mark = mark
         self._nothing_due_till = 0

@@ -204,6 +204,7 @@ class PgTransaction(SqlTransaction):
                 "tokens": self.context.ids(tokens),
                 "until": until,
                 "worker": self.context.worker,
+                "holder": self.context.identity.holder,
                 "retries": queue.options.policy.receive_retry_count,
                 "cycles": queue.options.policy.max_retry_cycles,
             },

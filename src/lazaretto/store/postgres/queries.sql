@@ -128,7 +128,7 @@ ready AS ([ready]), clear AS ([is_clear]), fresh AS (
     WHERE key <> ALL((SELECT keys FROM fresh)::bigint[])
 ), taken ([taken_columns]) AS (
     UPDATE lazaretto_messages m
-    SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
+    SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :holder, deliveries = deliveries + 1,
         lock_token = coalesce((:tokens::bigint[])[array_position((SELECT keys FROM next), m.key)])
     WHERE m.key = ANY((SELECT keys FROM next)::bigint[])
     RETURNING m.key = ANY((SELECT keys FROM fresh)::bigint[]), lock_token, m.key, [body],
@@ -141,7 +141,7 @@ ready AS ([ready]), clear AS ([is_clear]), fresh AS (
 -- Differs because only the server knows ranges.
 ready AS ([ready]), clear AS ([is_clear]), left_over AS (SELECT NULL::bigint AS key), again AS (
     UPDATE lazaretto_messages m
-    SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :worker, deliveries = deliveries + 1,
+    SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :holder, deliveries = deliveries + 1,
         lock_token = :token::bigint
     WHERE m.key = ANY((SELECT keys FROM ready WHERE (SELECT clear FROM clear))::bigint[])
     RETURNING false, lock_token, m.key, [body],
@@ -155,7 +155,7 @@ ready AS ([ready]), clear AS ([is_clear]), left_over AS (SELECT NULL::bigint AS 
     ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)
 ), locked AS (
     INSERT INTO lazaretto_range_locks (last, first, token, until, locked_at, locked_by, amount)
-    SELECT max(key), min(key), :token, :until, :now, :worker, count(*) FROM ranged HAVING count(*) > 0
+    SELECT max(key), min(key), :token, :until, :now, :holder, count(*) FROM ranged HAVING count(*) > 0
 ), taken ([taken_columns]) AS (TABLE again UNION ALL TABLE ranged)
 
 -- part: taken_columns

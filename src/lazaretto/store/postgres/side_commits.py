@@ -110,7 +110,7 @@ class SideCommits(SqlStore):
         self, connection: PgConnection, queue_id: int, held: Collection[int]
     ) -> ConfinedTransaction:
         memory, mark = self._other_memory(connection), self._mark.copied()
-        context = ConfinedContext(connection, self.dialect, memory, self.worker, mark, held)
+        context = ConfinedContext(connection, self.dialect, memory, self.identity, mark, held)
         context.claims_ranges = self._tx.context.claims_ranges
         return ConfinedTransaction(connection, context, self._new_message_id, queue_id, ranges=self._ranges)
 
@@ -142,7 +142,7 @@ class SideCommits(SqlStore):
 
         def plan() -> WholeTransaction:
             memory = self._other_memory(connection)
-            context = WholeContext(connection, settings, self.dialect, memory, self.worker, mark)
+            context = WholeContext(connection, settings, self.dialect, memory, self.identity, mark)
             return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
         plans = WholeCommits(self._commits, settings, plan, save_causes)

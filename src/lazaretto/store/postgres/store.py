@@ -134,7 +134,7 @@ class PostgresStore(SideCommits):
         self, connection: Connection, memory: Memory, *, reads: bool = False, mark: DueMark | None = None
     ) -> SqlTransaction:
         own = cast(PgConnection, connection)
-        context = PgContext(own, self.dialect, memory, self.worker, mark or self._mark, reads=reads)
+        context = PgContext(own, self.dialect, memory, self.identity, mark or self._mark, reads=reads)
         context.claims_ranges = self._claims_ranges
         return PgTransaction(context, self._new_message_id, ranges=self._ranges)
 
@@ -144,7 +144,7 @@ class PostgresStore(SideCommits):
         memory.cursors, memory.unclear = self._memory.cursors, self._memory.unclear
         memory.homes = self._memory.homes
         context = WholeContext(
-            self._connection, self._settings, self.dialect, memory, self.worker, self._mark
+            self._connection, self._settings, self.dialect, memory, self.identity, self._mark
         )
         context.rates = self._rates
         return WholeTransaction(context, self._new_message_id, ranges=self._ranges)

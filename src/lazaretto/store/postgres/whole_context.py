@@ -15,7 +15,7 @@ from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.plan import Plan, Planned, Unforeseen, guard, reading
 from lazaretto.store.postgres.queue_locks import CommitLocks
 from lazaretto.store.postgres.settings import Settings
-from lazaretto.store.sql.commit_context import Tally
+from lazaretto.store.sql.commit_context import Identity, Tally
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.statements import Dialect, Statement
 
@@ -54,12 +54,12 @@ class WholeContext(PgContext):
         settings: Settings,
         dialect: Dialect,
         memory: Memory,
-        worker: str,
+        identity: Identity,
         mark: DueMark,
     ) -> None:
         names = {statement.sql: statement.names for statement in dialect.statements.values()}
         self.plan = Plan(names, self._ask)
-        super().__init__(self.plan, dialect, memory, worker, mark)
+        super().__init__(self.plan, dialect, memory, identity, mark)
         self.settings = settings
         self._reader = connection
         self._dialect = dialect

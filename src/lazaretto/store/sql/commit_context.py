@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import FRESH, Notice
+from lazaretto.store.contract.worker_contract import FOR_CLIENTS
 from lazaretto.store.sql.rate_log import RateLog
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect, Statement, Statements
@@ -29,6 +31,18 @@ class Tally(NamedTuple):
     hours: Mapping[int, int] = {}
 
 
+@dataclasses.dataclass(slots=True)
+class Identity:
+    """Who commits. `holder`: the name in locks, which tells those that a worker takes for clients."""
+
+    worker: str
+    holder: str
+
+    def hold_for_clients(self) -> None:
+        """Take locks for clients of a server from now on."""
+        self.holder = f"{self.worker}{FOR_CLIENTS}"
+
+
 class CommitContext(Statements):
     """One connection's commits, one after the other."""
 
@@ -37,13 +51,14 @@ class CommitContext(Statements):
         execute: Callable[..., Cursor],
         dialect: Dialect,
         memory: Memory,
-        worker: str,
+        identity: Identity,
         *,
         reads: bool = False,
     ) -> None:
         super().__init__(execute, dialect)
         self.memory = memory
-        self.worker = worker
+        self.identity = identity
+        self.worker = identity.worker
         #: Whether it only reads.
         self.reads = reads
         #: Whether claims lock fresh messages by ranges: no worker is left that knows of none.
@@ -143,7 +158,7 @@ class CommitContext(Statements):
     def lock_range(self, first: int, last: int, token: int, until: int | None) -> None:
         """Lock the fresh messages between two keys."""
         values = {"first": first, "last": last, "state": FRESH, "token": token, "until": until}
-        self.run("lock_range", {**values, "now": self.now, "worker": self.worker})
+        self.run("lock_range", {**values, "now": self.now, "worker": self.identity.holder})
 
 
 class Part:

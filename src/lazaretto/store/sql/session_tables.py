@@ -57,7 +57,7 @@ class SessionTables(Part):
             "session_id": session_id,
             "token": token,
             "until": until,
-            "worker": self._context.worker,
+            "worker": self._context.identity.holder,
             "name": name,
         }
         self._context.run("lock_session", values)

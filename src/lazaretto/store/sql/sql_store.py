@@ -21,7 +21,7 @@ from lazaretto.store.contract.transaction_contract import ELSEWHERE, Again, Oper
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
-from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -110,7 +110,8 @@ class SqlStore(ABC):
         self._pid = os.getpid()
         self._always_durable = durable_attempts
         # The random part tells it from a former process of the same number, as in a container.
-        self.worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
+        worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
+        self.worker, self.identity = worker, Identity(worker, worker)
         self._new_message_id = _message_ids()
         self._memory = Memory()
         self._memory.homes = Homes(self._take_slot)
@@ -130,8 +131,11 @@ class SqlStore(ABC):
         return None
 
     def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
-        context = CommitContext(connection.execute, self.dialect, memory, self.worker, reads=reads)
+        context = CommitContext(connection.execute, self.dialect, memory, self.identity, reads=reads)
         return SqlTransaction(context, self._new_message_id)
+
+    def hold_for_clients(self) -> None:
+        self.identity.hold_for_clients()
 
     def _take_slot(self) -> int:
         """Return the number that says which partitions are this process's homes."""

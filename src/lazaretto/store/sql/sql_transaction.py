@@ -252,7 +252,7 @@ class SqlTransaction:
             first, final = messages[0].key, messages[-1].key
             self.context.cursors[lane] = final
             if first == final:
-                self.context.run("lock_one", (until, token, now, self.context.worker, first))
+                self.context.run("lock_one", (until, token, now, self.context.identity.holder, first))
             else:
                 self.context.lock_range(first, final, token, until)
         return messages
@@ -281,7 +281,7 @@ class SqlTransaction:
         return _to_hand_over(self.context.run("select_messages", (self.context.ids(keys), state)), state)
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
-        lock = (until, token, self.context.now, self.context.worker)
+        lock = (until, token, self.context.now, self.context.identity.holder)
         if len(keys) == 1:
             self.context.run("lock_one", (*lock, keys[0]))
         else:

@@ -274,6 +274,21 @@ def test_messages_that_a_client_does_not_settle(tmp_path: Path) -> None:
     run(work)
 
 
+def test_who_has_all_that_it_may_have_hears_that_no_more_come(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with limited(tmp_path, unsettled=2) as (broker, door), connected(door) as client:
+            await broker.sender("q").send([Message(b"%d" % n) for n in range(5)])
+            link = await client.link(sends=False)
+            for _ in range(2):
+                link.session.grant(link, 5, drain=True)
+                while link.credit:
+                    await client.until(CreditChanged)
+            received = [event for event in client.events if isinstance(event, MessageReceived)]
+            assert len(received) == (await broker.queue("q")).counts.locked == 2
+
+    run(work)
+
+
 def test_a_flood_of_flows_is_read_slowly(tmp_path: Path) -> None:
     async def work() -> None:
         async with limited(tmp_path, flows=100) as (_, door), connected(door) as client:

@@ -86,6 +86,10 @@ class Consumer:
                 self._changed.clear()
                 if self._room > 0 and not self._asked:
                     await self._feed()
+                if self._full and self._link.drain and not self._asked:
+                    # The client waits to hear that no more come.
+                    self._link.session.finish_drain(self._link)
+                    self._peer.flush()
                 if self._room <= 0 or self._asked:
                     await self._changed.wait()
         except (LazarettoError, OSError) as error:
@@ -114,6 +118,12 @@ class Consumer:
         if self._peer.paused:
             return 0
         return min(self._link.credit, self._peer.door.limits.unsettled - self._link.unsettled)
+
+    @property
+    def _full(self) -> bool:
+        """Whether the client asks for more and has all the messages that it may have."""
+        link = self._link
+        return link.attached and link.credit > 0 and link.unsettled >= self._peer.door.limits.unsettled
 
     async def _keep_session(self) -> None:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""

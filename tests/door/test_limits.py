@@ -14,17 +14,18 @@ import pytest
 
 from door.client import Client, Manager, connected, opened, run, token
 from lazaretto import InvalidOption, Message
-from lazaretto.amqp import ConnectionLimits
+from lazaretto.amqp import ConnectionLimits, Section, encode_section
 from lazaretto.amqp.events import (
     Closed,
     CreditChanged,
+    DeliveriesUpdated,
     LinkDetached,
     MessageReceived,
     Opened,
     SessionBegun,
 )
 from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, frame
-from lazaretto.amqp.performatives import Attach, Begin
+from lazaretto.amqp.performatives import Attach, Begin, Rejected
 from lazaretto.door import AccessPolicy, DoorLimits
 from lazaretto.door.refusals import Refusals
 from lazaretto.door.server import Door
@@ -239,13 +240,32 @@ def test_messages_in_part(tmp_path: Path) -> None:
     async def work() -> None:
         limits = DoorLimits(frame_size=1_000, partial_size=5_000)
         async with opened(tmp_path, limits=limits) as (_, door), connected(door) as client:
-            link = await client.link(sends=True)
+            link = await client.link(sends=True, address="q/$management")
             while not link.credit:
                 await client.until(CreditChanged)
             link.session.transfer(link, b"x" * 20_000, b"t")
             error = (await client.until(LinkDetached)).error
             assert error is not None
             assert error.condition == "amqp:resource-limit-exceeded"
+
+    run(work)
+
+
+@pytest.mark.parametrize("path", ["q", "t"])
+def test_no_client_is_told_of_larger_messages_than_can_come(tmp_path: Path, path: str) -> None:
+    async def work() -> None:
+        async with limited(tmp_path, partial_size=5_000) as (broker, door), connected(door) as client:
+            await broker.create_topic("t")
+            link = await client.link(sends=True, address=path)
+            assert link.remote_max_message_size == 5_000
+            while not link.credit:
+                await client.until(CreditChanged)
+            link.session.transfer(link, encode_section(Section.DATA, b"x" * 6_000), b"large")
+            told = await client.until(DeliveriesUpdated)
+            assert isinstance(told.state, Rejected)
+            assert told.state.error is not None
+            assert told.state.error.condition == "amqp:link:message-size-exceeded"
+            assert link.attached
 
     run(work)
 

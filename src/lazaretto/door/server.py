@@ -22,7 +22,7 @@ from lazaretto.door.reception import Reception
 from lazaretto.door.refusals import Refusals
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import EntityNotFound, InvalidOption, LazarettoError, NotAllowed
-from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
 
@@ -82,13 +82,14 @@ class Door:
         settling.settle(verb, messages, then, **details)
 
     async def size_of_messages(self, path: str) -> int:
-        """Return how large a message an entity takes, in bytes. Raises EntityNotFound, InvalidPath."""
+        """Return how large a message can come for an entity, in bytes. Raises EntityNotFound, InvalidPath."""
+        options: QueueOptions | TopicOptions
         try:
-            queue = await self.broker.queue(path)
+            options = (await self.broker.queue(path)).options
         except (EntityNotFound, NotAllowed):
-            topic = await self.broker.topic(path)
-            return topic.options.max_message_size
-        return queue.options.max_message_size
+            options = (await self.broker.topic(path)).options
+        # A client that is told of more than its connection may hold in part sends it, and loses its link.
+        return min(options.max_message_size, self.limits.partial_size)
 
     async def check_receivable(self, path: str, *, of_session: bool) -> None:
         """Raise EntityNotFound, or NotAllowed if a receiver of a session, or of none, cannot be had there."""

@@ -349,12 +349,12 @@ class TestMessages:
         assert isinstance(attached, LinkAttached)
         link = attached.link
         link.session.accept(link, max_message_size=1000)
-        link.session.grant(link, 1)
+        link.session.grant(link, 2)
         part = transfer_frame(0, 0, 0, b"t", b"x" * 600, settled=False, more=True)
         for _ in range(100):
             assert server.receive(part) == []
             assert server.partial_size == link.pending_size <= 600
-        assert server.receive(frame(0, Transfer(0, aborted=True))) == []
+        assert server.receive(frame(0, Transfer(0, aborted=True))) == [MessageRefused(link)]
         assert link.credit == 1
         (message,) = server.receive(frame(0, Transfer(0, 1, b"u")))
         assert isinstance(message, MessageReceived)
@@ -370,16 +370,17 @@ class TestMessages:
         assert detached.error.condition == "amqp:resource-limit-exceeded"
         assert peers.server.partial_size == 0
 
-    def test_an_aborted_message_is_none(self) -> None:
+    def test_an_aborted_message_uses_credit_and_nothing_else(self) -> None:
         server = begun_server()
         (attached,) = server.receive(frame(0, Attach("l", 0, False)))
         assert isinstance(attached, LinkAttached)
         link = attached.link
         link.session.accept(link)
-        link.session.grant(link, 1)
+        link.session.grant(link, 2)
         begin = frame(0, Transfer(0, 0, b"t", more=True))
-        assert server.receive(begin + frame(0, Transfer(0, aborted=True))) == []
-        assert link.credit == 1
+        assert server.receive(begin + frame(0, Transfer(0, aborted=True))) == [MessageRefused(link)]
+        # Its sender has counted it, too.
+        assert (link.credit, link.delivery_count) == (1, 1)
         (message,) = server.receive(frame(0, Transfer(0, 1, b"u")))
         assert isinstance(message, MessageReceived)
 

@@ -14,6 +14,7 @@ from lazaretto.amqp.events import (
     LinkAttached,
     LinkDetached,
     MessageReceived,
+    MessageRefused,
     Opened,
     SaslAnswered,
     SaslStarted,
@@ -302,10 +303,10 @@ class TestLinks:
             (b"b", BODY),
         ]
 
-    def test_2_6_14_an_aborted_message_uses_no_number_of_a_message(self) -> None:
+    def test_2_6_14_an_aborted_message_is_none(self) -> None:
         server, link = linked(SENDS)
         given_up = part(Transfer(0, 0, b"t", 0, more=True), BODY[:4]) + frame(0, Transfer(0, aborted=True))
-        assert server.receive(given_up) == []
+        assert server.receive(given_up) == [MessageRefused(link)]
         (message,) = server.receive(part(Transfer(0, 1, b"u", 0), BODY))
         assert isinstance(message, MessageReceived)
         assert message.payload == BODY

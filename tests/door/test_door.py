@@ -23,7 +23,8 @@ from lazaretto.amqp.events import (
     MessageReceived,
     SenderUpdated,
 )
-from lazaretto.amqp.performatives import Modified, Rejected
+from lazaretto.amqp.frames import frame
+from lazaretto.amqp.performatives import Modified, Rejected, Transfer
 from lazaretto.door import AccessPolicy, DoorLimits, check_address, open_door
 from lazaretto.errors import InvalidOption
 
@@ -210,6 +211,27 @@ def test_what_is_no_message_is_rejected_and_the_link_goes_on(tmp_path: Path) -> 
             link.session.transfer(link, BODY, b"t")
             assert not isinstance((await client.until(DeliveriesUpdated)).state, Rejected)
             assert (await broker.queue("q")).counts.total == 1
+
+    run(work)
+
+
+@pytest.mark.parametrize("address", ["q", "q/$management"])
+def test_messages_that_a_client_gives_up_use_no_credit_for_ever(tmp_path: Path, address: str) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (_, door), connected(door) as client:
+            link = await client.link(sends=True, address=address)
+            while not link.credit:
+                await client.until(CreditChanged)
+            channel, handle = link.session.channel, link.handle
+            assert handle is not None
+            for number in range(link.credit):
+                begin = frame(channel, Transfer(handle, number, b"t", 0, more=True))
+                client.write(begin + frame(channel, Transfer(handle, aborted=True)))
+            # As many as it might send, and the client counts all of them.
+            link.delivery_count += link.credit
+            link.credit = 0
+            while not link.credit:
+                await client.until(CreditChanged)
 
     run(work)
 

@@ -87,7 +87,10 @@ class MessageReceived(Event, gc=False):
 
 
 class MessageRefused(Event, gc=False):
-    """A message came that is larger than its link takes. Nothing of it was kept, and the peer was told."""
+    """A message came that is larger than its link takes, as the peer was told, or that the peer has given up.
+
+    Nothing of it was kept. It has used credit.
+    """
 
     link: Link
 

@@ -145,7 +145,10 @@ class Link:
         return self._size
 
     def take_transfer(self, transfer: Transfer, payload: bytes) -> MessageReceived | Oversize | None:
-        """Return the message that is whole with this part, if it is. Raises LinkError."""
+        """Return the message that is whole with this part; None: none is, or its sender gives it up.
+
+        Raises LinkError.
+        """
         first = self._first
         if first is None:
             if transfer.delivery_id is None or transfer.delivery_tag is None:
@@ -166,6 +169,7 @@ class Link:
             raise LinkError(INVALID_FIELD, "expected the rest of a delivery to have its format, got another")
         if transfer.aborted:
             self.drop_partial()
+            self._count()
             return None
         size = self._size + len(payload)
         if self._oversize or (self.max_message_size and size > self.max_message_size):
@@ -180,8 +184,7 @@ class Link:
             payload = b"".join((*self._parts, payload))
         oversize = self._oversize
         self.drop_partial()
-        self.credit -= 1
-        self.delivery_count = add(self.delivery_count, 1)
+        self._count()
         assert first.delivery_id is not None
         settled = bool(first.settled or transfer.settled)
         if oversize:
@@ -199,6 +202,11 @@ class Link:
             payload,
             transfer.state or first.state,
         )
+
+    def _count(self) -> None:
+        """Count a message that came, or that its sender has given up: it counts both."""
+        self.credit -= 1
+        self.delivery_count = add(self.delivery_count, 1)
 
     def drop_partial(self) -> None:
         """Forget what has come of a message."""

@@ -412,6 +412,8 @@ class Session:
             carrier.emit(MessageRefused(link))
         elif message is not None:
             carrier.emit(message)
+        elif transfer.aborted:
+            carrier.emit(MessageRefused(link))
 
     def settle(self, first: int, last: int, state: bytes = ACCEPTED, *, settled: bool = True) -> None:
         """Say what became of messages that came, from `first` to `last`. `state`: encoded.

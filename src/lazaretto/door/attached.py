@@ -207,7 +207,7 @@ class Attached:
 
     def _pass_over(self, event: MessageRefused) -> None:
         held = self._links.get(event.link)
-        if isinstance(held, Producer):
+        if isinstance(held, Producer | Requests | Coordination):
             held.intake.top_up()
 
     def check_access(self) -> None:

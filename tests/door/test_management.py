@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
 from door.client import Manager, connected, opened, run
 from lazaretto import Message, QueueOptions
 from lazaretto.amqp import Properties, Sections
@@ -64,6 +66,41 @@ def test_messages_are_deleted_in_batches(tmp_path: Path) -> None:
             assert (await manager.ask("batch-delete-messages", **early))[0] == 204
             assert (await manager.ask("batch-delete-messages", **told, session_id="a"))[0] == 400
             assert (await manager.ask("batch-delete-messages", **{**told, "message_count": Int(0)}))[0] == 400
+
+    run(work)
+
+
+@pytest.mark.parametrize("asked", [1, 7, 16, 17, 60, 250, 1_000])
+def test_a_peek_returns_what_is_asked_for_if_it_is_small(tmp_path: Path, asked: int) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.sender("q").send([Message(b"%d" % n) for n in range(300)])
+            manager = Manager(client)
+            await manager.open("q/$management")
+            told = {"message_count": Int(asked), "from_sequence_number": 11}
+            _, body = await manager.ask("peek-message", **told)
+            bodies = [Sections(one["message"]).body() for one in body["messages"]]
+            assert bodies == [[b"%d" % n] for n in range(10, 10 + min(asked, 250))]
+
+    run(work)
+
+
+@pytest.mark.parametrize(("size", "fits"), [(100_000, 10), (2_000_000, 1)])
+def test_a_peek_returns_fewer_if_they_are_large(tmp_path: Path, size: int, fits: int) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.create_queue("large", QueueOptions(max_message_size=4_000_000))
+            await broker.sender("large").send([Message(bytes([n]) * size) for n in range(12)])
+            manager = Manager(client)
+            await manager.open("large/$management")
+            seen: list[int] = []
+            while len(seen) < 12:
+                told = {"message_count": Int(250), "from_sequence_number": len(seen) + 1}
+                status, body = await manager.ask("peek-message", **told)
+                assert status == 200
+                assert len(body["messages"]) == min(fits, 12 - len(seen))
+                seen += [Sections(one["message"]).body()[0][0] for one in body["messages"]]
+            assert seen == list(range(12))
 
     run(work)
 

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from lazaretto.aio import AsyncReceiver
     from lazaretto.door.peer import Peer
 
-#: Messages that one peek returns at most.
+#: Messages that one peek returns at most, and bytes after which it returns no more: clients ask again.
 MOST_PEEKED: Final = 250
+MOST_PEEKED_SIZE: Final = 1 << 20
+#: Messages that a peek reads at first; each time after, twice as many, if they are small.
+_FIRST_PEEKED: Final = 16
 #: Messages that one request deletes at most, as at Service Bus.
 MOST_DELETED: Final = 4_000
 #: Sessions that one request lists at most, with those that it passes over.
@@ -106,13 +109,22 @@ async def _peek(request: Request) -> Answer:
     limit = min(max(request.number("message-count"), 1), MOST_PEEKED)
     start = max(request.number("from-sequence-number"), 0)
     session = _text(request.body.get("session-id"))
-    found = await request.peer.door.settler(request.path).peek(limit, start, session_id=session)
-    if not found:
-        return Answer(204, "no messages")
     bare = request.body.get("omit-message-body") is True
-    encoded = [
-        encode_message(one, locked_until=one.locked_until_micros, state=one.state, bare=bare) for one in found
-    ]
+    encoded: list[bytes] = []
+    size, most = 0, min(_FIRST_PEEKED, limit)
+    while most > 0:
+        found = await request.peer.door.settler(request.path).peek(most, start, session_id=session)
+        for one in found:
+            message = encode_message(one, locked_until=one.locked_until_micros, state=one.state, bare=bare)
+            size += len(message)
+            if encoded and size > MOST_PEEKED_SIZE:
+                break
+            encoded.append(message)
+        if len(found) < most or size > MOST_PEEKED_SIZE:
+            break
+        start, most = found[-1].sequence_number + 1, min(2 * most, limit - len(encoded))
+    if not encoded:
+        return Answer(204, "no messages")
     return Answer(200, "OK", {"messages": [{"message": one} for one in encoded]})
 
 

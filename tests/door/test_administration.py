@@ -181,6 +181,41 @@ def test_status(client: ServiceBusAdministrationClient, broker: Broker) -> None:
     assert broker.queue("q").status.value == "active"
 
 
+@sqlite
+def test_what_is_refused_changes_nothing(client: ServiceBusAdministrationClient, broker: Broker) -> None:
+    client.create_topic("t")
+    client.create_subscription("t", "s")
+    sleeping: dict[str, Any] = {"status": "Sleeping"}
+    for create in (
+        lambda: client.create_queue("made", **sleeping),
+        lambda: client.create_topic("made", **sleeping),
+        lambda: client.create_topic("made", status="ReceiveDisabled"),
+        lambda: client.create_subscription("t", "made", **sleeping),
+        lambda: client.create_subscription("t", "made", status="SendDisabled"),
+    ):
+        with pytest.raises(HttpResponseError) as refused:
+            create()
+        assert refused.value.status_code == 400
+    for get, update, status in (
+        (lambda: client.get_queue("q"), client.update_queue, "Sleeping"),
+        (lambda: client.get_topic("t"), client.update_topic, "ReceiveDisabled"),
+        (
+            lambda: client.get_subscription("t", "s"),
+            lambda wanted: client.update_subscription("t", wanted),
+            "SendDisabled",
+        ),
+    ):
+        wanted: Any = get()
+        before = wanted.default_message_time_to_live
+        wanted.status, wanted.default_message_time_to_live = status, timedelta(minutes=1)
+        with pytest.raises(HttpResponseError, match="Bad Request"):
+            update(wanted)
+        assert get().default_message_time_to_live == before
+    assert [one.path for one in broker.queues()] == ["$system/deadletter", "q"]
+    assert [one.path for one in broker.topics()] == ["t"]
+    assert [one.name for one in broker.subscriptions("t")] == ["s"]
+
+
 def test_counts(client: ServiceBusAdministrationClient, broker: Broker) -> None:
     broker.sender("q").send([Message(b"x") for _ in range(4)])
     broker.sender("q").schedule(Message(b"later"), datetime.now(UTC) + timedelta(hours=1))

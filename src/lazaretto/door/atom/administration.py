@@ -17,7 +17,7 @@ from lazaretto.door.atom.feeds import Entry, description, entry, feed, moment
 from lazaretto.door.atom.markup import element, parse, text_of
 from lazaretto.door.atom.refusals import Refusal
 from lazaretto.door.atom.resources import Kind, Resource
-from lazaretto.door.atom.settings import STATUSES, changes_of, status_name
+from lazaretto.door.atom.settings import changes_of, status_of
 from lazaretto.door.atom.values import read_destination, read_number
 from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
 from lazaretto.filters.rules import Rule
@@ -206,6 +206,8 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     found = await _entity(broker, path)
     before = (await signing.at([path])).get(path.lower(), ())
     access = authorization.rules_of(described.find("AuthorizationRules"), before)
+    # Whatever is refused must be so before anything is changed.
+    status = status_of(kind, given) if found is None else status_of(kind, given, found.status)
     if not request.updates:
         if found is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
@@ -217,7 +219,8 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
         update = broker.update_topic if isinstance(found, TopicDescription) else broker.update_queue
         if changes:
             await update(path, actor=request.actor, **changes)
-    await _set_status(broker, request, given, path, found)
+    if status is not None:
+        await broker.set_status(path, status, actor=request.actor)
     if access is not None and (access or before):
         await signing.set(path, access, request.actor)
     now = await _entity(broker, path)
@@ -237,38 +240,24 @@ async def _create_entity(
         await broker.create_queue(path, QueueOptions(**changes), actor=actor)
 
 
-async def _set_status(
-    broker: AsyncBroker,
-    request: Request,
-    given: Mapping[str, str],
-    path: str,
-    before: QueueDescription | TopicDescription | None,
-) -> None:
-    """Enable or disable an entity if a description says so and it is not. Raises Refusal."""
-    wanted = given.get("Status", "")
-    if not wanted or wanted == ("Active" if before is None else status_name(before.status)):
-        return
-    if wanted not in STATUSES:
-        raise Refusal(400, f"expected Status to be one of {', '.join(STATUSES)}, got {wanted[:100]!r}")
-    await broker.set_status(path, STATUSES[wanted], actor=request.actor)
-
-
 async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
     described = _described(request, "SubscriptionDescription")
     kind, given = described.tag, _given(described)
     names = request.resource.entity, request.resource.subscription
-    before = None
     if request.updates:
         before = (await broker.subscription(*names)).queue
+        status = status_of(kind, given, before.status)
         changes: dict[str, Any] = changes_of(kind, given, before.options)
         if changes:
             await broker.update_subscription(*names, actor=request.actor, **changes)
     else:
+        status = status_of(kind, given)
         options = QueueOptions(**changes_of(kind, given, QueueOptions(), creates=True))
         first = described.find("DefaultRuleDescription")
         made: Sequence[Rule] | None = None if first is None else [rules.rule_of(first)]
         await broker.create_subscription(*names, options, made, actor=request.actor)
-    await _set_status(broker, request, given, request.resource.path, before)
+    if status is not None:
+        await broker.set_status(request.resource.path, status, actor=request.actor)
     found = await broker.subscription(*names)
     return Answer(200 if request.updates else 201, entry(entry_of_subscription(found, request.base)))
 

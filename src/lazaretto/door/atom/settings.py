@@ -155,11 +155,29 @@ _STATUS_NAMES: Final = {
     **{status: name for name, status in STATUSES.items()},
     QueueStatus.HALTED: "ReceiveDisabled",
 }
+#: What cannot be: nobody receives from a topic, and nobody sends to a subscription.
+_NO_STATUSES: Final = {"TopicDescription": "ReceiveDisabled", "SubscriptionDescription": "SendDisabled"}
 
 
 def status_name(status: QueueStatus) -> str:
     """Return a status as Service Bus has it."""
     return _STATUS_NAMES[status]
+
+
+def status_of(
+    kind: str, given: Mapping[str, str], before: QueueStatus = QueueStatus.ACTIVE
+) -> QueueStatus | None:
+    """Return the status that a description sets; None: it leaves the one that is. Raises Refusal."""
+    wanted = given.get("Status", "")
+    if not wanted or wanted == status_name(before):
+        return None
+    known = [name for name in STATUSES if name != _NO_STATUSES.get(kind)]
+    if wanted not in known:
+        entity = kind.removesuffix("Description").lower()
+        raise Refusal(
+            400, f"expected Status of a {entity} to be one of {', '.join(known)}, got {wanted[:100]!r}"
+        )
+    return STATUSES[wanted]
 
 
 def changes_of(

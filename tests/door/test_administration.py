@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hmac
 import http.client
+import math
 import time
 import urllib.parse
 import uuid
@@ -339,6 +340,23 @@ def test_rules_made_here_are_told(client: ServiceBusAdministrationClient, broker
     assert one.filter.properties == told
     assert isinstance(two.filter, SqlRuleFilter)
     assert two.filter.sql_expression == "a < 1"
+
+
+@sqlite
+def test_values_of_rules_are_told_as_xml_has_them(
+    guarded: Served, client: ServiceBusAdministrationClient, broker: Broker
+) -> None:
+    broker.create_topic("t")
+    old = datetime(33, 4, 3, tzinfo=UTC)
+    values: dict[str, Any] = {"old": old, "lines": "a\r\nb", "most": math.inf, "least": -math.inf}
+    broker.create_subscription("t", "s", rules=[Rule("r", CorrelationFilter(properties=values))])
+    (rule,) = client.list_rules("t", "s")
+    assert isinstance(rule.filter, CorrelationRuleFilter)
+    assert rule.filter.properties == values
+    # .NET's and Java's read no other spelling.
+    path = "t/subscriptions/s/rules/r"
+    said = _asked(guarded, "GET", f"/{path}", Authorization=_token(KEY, path))[1]
+    assert [one for one in ("0033-04-03T", ">INF<", ">-INF<") if one not in said] == []
 
 
 @sqlite

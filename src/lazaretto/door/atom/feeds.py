@@ -30,7 +30,7 @@ class Entry:
 
 def moment(when: datetime) -> str:
     """Return a time as answers have it."""
-    return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return when.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
 def description(kind: str, parts: Iterable[str]) -> str:

@@ -66,7 +66,7 @@ def text_of(element: Element | None) -> str:
 
 def written(text: str) -> str:
     """Return text as it stands in XML, also within an attribute's double quotes."""
-    return escape(_IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", text), {'"': "&quot;"})
+    return escape(_IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", text), {'"': "&quot;", "\r": "&#13;"})
 
 
 def element(name: str, text: str) -> str:

@@ -41,6 +41,8 @@ _SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
 _LEVEL: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
 #: Properties and parameters of a rule.
 _MOST_VALUES: Final = 1_000
+#: What XML has for numbers that have no digits, by what Python has.
+_UNBOUNDED: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 #: .NET's shortest and longest 32-bit numbers.
 _INT: Final = range(-(1 << 31), 1 << 31)
 
@@ -158,7 +160,7 @@ def _written(value: Any) -> tuple[str, str, str]:
         case int():
             return ("int" if value in _INT else "long"), str(value), _SCHEMA
         case float():
-            return "double", repr(value), _SCHEMA
+            return "double", _UNBOUNDED.get(repr(value), repr(value)), _SCHEMA
         case datetime():
             return "dateTime", moment(value), _SCHEMA
         case uuid.UUID():

@@ -127,6 +127,37 @@ def test_a_changed_file_changes_what_is_there(tmp_path: Path) -> None:
         }
 
 
+def test_a_file_that_names_the_default_sets_it(tmp_path: Path) -> None:
+    policy = PoisonPolicy(receive_retry_count=2, max_retry_cycles=3)
+    with lazaretto.connect(tmp_path / "store.db") as broker:
+        provision(broker, read_namespace(json.dumps(CONFIG)))
+        broker.update_queue("queue.1", policy=policy, kept_samples=7)
+        changed = copy.deepcopy(CONFIG)
+        (namespace,) = changed["UserConfig"]["Namespaces"]
+        properties = namespace["Queues"][0]["Properties"]
+        properties |= {"LockDuration": "PT1M", "DeadLetteringOnMessageExpiration": False}
+        properties |= {"MaxDeliveryCount": 10, "ForwardDeadLetteredMessagesTo": ""}
+        # What is not named stays as it is.
+        del properties["DefaultMessageTimeToLive"]
+        del namespace["Topics"][0]["Subscriptions"][0]["Properties"]["ForwardTo"]
+        provision(broker, read_namespace(json.dumps(changed)))
+        options = broker.queue("queue.1").options
+        assert (options.lock_duration, options.dead_letter_on_expiration) == (60, False)
+        assert (options.forward_dead_lettered_messages_to, options.default_time_to_live) == (None, 3600)
+        assert options.policy == PoisonPolicy(receive_retry_count=9, max_retry_cycles=3)
+        assert options.kept_samples == 7
+        assert broker.subscription("topic.1", "subscription.1").queue.options.forward_to == "bare"
+
+
+def test_what_is_fixed_is_not_changed_by_a_file(tmp_path: Path) -> None:
+    with lazaretto.connect(tmp_path / "store.db") as broker:
+        provision(broker, read_namespace(json.dumps(CONFIG)))
+        changed = copy.deepcopy(CONFIG)
+        changed["UserConfig"]["Namespaces"][0]["Queues"][1]["Properties"] = {"RequiresSession": True}
+        with pytest.raises(InvalidOption, match="RequiresSession property of an existing Queue cannot"):
+            provision(broker, read_namespace(json.dumps(changed)))
+
+
 @pytest.mark.parametrize(
     ("place", "value", "said"),
     [

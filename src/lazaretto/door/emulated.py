@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lazaretto.door.atom.refusals import Refusal
-from lazaretto.door.atom.settings import ELEMENTS, changes_of
+from lazaretto.door.atom.settings import ELEMENTS, changes_of, told
 from lazaretto.door.atom.values import write_flag
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.filters.rules import CorrelationFilter, Filter, Rule, SqlAction, SqlFilter
@@ -25,16 +25,44 @@ _FIELDS: Final = {
     "SessionId": "session_id",
     "To": "to",
 }
+_DEFAULTS: Final[Mapping[str, QueueOptions | TopicOptions]] = {
+    "QueueDescription": QueueOptions(),
+    "TopicDescription": TopicOptions(),
+    "SubscriptionDescription": QueueOptions(),
+}
 _TYPES: Final[Mapping[Any, str]] = {dict: "an object", list: "a list", str: "text"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Emulated:
-    """A queue, topic or subscription: the options that are given. `rules`: None where none are."""
+    """A queue, topic or subscription. `given`: its properties as text. `rules`: None where none are given.
+
+    `kind`: the name of its description, as ATOM has it.
+    """
 
     path: str
-    options: Mapping[str, Any]
+    kind: str
+    given: Mapping[str, str]
     rules: tuple[Rule, ...] | None = None
+
+    def options(self) -> dict[str, Any]:
+        """Return the options with which it is made. Raises InvalidOption."""
+        return self._changes(self.given, _DEFAULTS[self.kind], creates=True)
+
+    def changes(self, options: QueueOptions | TopicOptions) -> dict[str, Any]:
+        """Return which options of one that is there become what. Raises InvalidOption.
+
+        What is not given stays as it is.
+        """
+        return self._changes({**dict(told(self.kind, options, "")), **self.given}, options, creates=False)
+
+    def _changes(
+        self, given: Mapping[str, str], options: QueueOptions | TopicOptions, *, creates: bool
+    ) -> dict[str, Any]:
+        try:
+            return changes_of(self.kind, given, options, creates=creates)
+        except Refusal as refusal:
+            raise InvalidOption(refusal.detail) from None
 
 
 @dataclasses.dataclass(slots=True)
@@ -95,7 +123,7 @@ def read_namespace(text: str | bytes) -> EmulatedNamespace:
     found.ignored += namespace.besides("Name", "Queues", "Topics")
     for queue in namespace.items("Queues"):
         found.ignored += queue.besides("Name", "Properties")
-        found.queues.append(Emulated(_path(queue), _options(queue, "QueueDescription", found)))
+        found.queues.append(_entity(queue, _path(queue), "QueueDescription", found))
     for topic in namespace.items("Topics"):
         _read_topic(topic, found)
     return found
@@ -104,7 +132,7 @@ def read_namespace(text: str | bytes) -> EmulatedNamespace:
 def _read_topic(topic: _Node, found: EmulatedNamespace) -> None:
     path = _path(topic)
     found.ignored += topic.besides("Name", "Properties", "Subscriptions")
-    found.topics.append(Emulated(path, _options(topic, "TopicDescription", found)))
+    found.topics.append(_entity(topic, path, "TopicDescription", found))
     for one in topic.items("Subscriptions"):
         found.ignored += one.besides("Name", "Properties", "Rules")
         name = one.part("Name")
@@ -112,9 +140,10 @@ def _read_topic(topic: _Node, found: EmulatedNamespace) -> None:
             full = subscription_path(path, name.of(str))
         except LazarettoError as error:
             raise name.wrong(str(error)) from None
-        options = _options(one, "SubscriptionDescription", found)
         rules = tuple(_rule(rule) for rule in one.items("Rules"))
-        found.subscriptions[path, name.value] = Emulated(full.queue, options, rules or None)
+        found.subscriptions[path, name.value] = _entity(
+            one, full.queue, "SubscriptionDescription", found, rules or None
+        )
 
 
 def _path(entity: _Node) -> str:
@@ -125,11 +154,12 @@ def _path(entity: _Node) -> str:
         raise name.wrong(str(error)) from None
 
 
-def _options(entity: _Node, kind: str, found: EmulatedNamespace) -> dict[str, Any]:
-    """Return the options that properties give."""
+def _entity(
+    entity: _Node, path: str, kind: str, found: EmulatedNamespace, rules: tuple[Rule, ...] | None = None
+) -> Emulated:
+    """Return an entity whose properties are right, each and together."""
     properties = entity.part("Properties", {})
-    defaults = TopicOptions() if kind == "TopicDescription" else QueueOptions()
-    options: dict[str, Any] = {}
+    given: dict[str, str] = {}
     for name in properties.of(dict):
         one = properties.part(name, "")
         if name not in ELEMENTS[kind]:
@@ -137,20 +167,17 @@ def _options(entity: _Node, kind: str, found: EmulatedNamespace) -> dict[str, An
             continue
         if not isinstance(one.value, str | bool | int):
             raise one.wrong(f"expected text, a number or a boolean, got {json.dumps(one.value)[:100]}")
-        text = write_flag(one.value) if isinstance(one.value, bool) else str(one.value)
+        given[name] = write_flag(one.value) if isinstance(one.value, bool) else str(one.value)
         try:
-            options |= changes_of(kind, {name: text}, defaults, creates=True)
-        except Refusal as refusal:
-            raise one.wrong(refusal.detail) from None
-    _check(properties, kind, options)
-    return options
-
-
-def _check(properties: _Node, kind: str, options: Mapping[str, Any]) -> None:
+            Emulated(path, kind, {name: given[name]}).options()
+        except InvalidOption as error:
+            raise one.wrong(str(error)) from None
+    made = Emulated(path, kind, given, rules)
     try:
-        (TopicOptions if kind == "TopicDescription" else QueueOptions)(**options)
+        dataclasses.replace(_DEFAULTS[kind], **made.options())
     except LazarettoError as error:
         raise properties.wrong(str(error)) from None
+    return made
 
 
 def _rule(rule: _Node) -> Rule:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from lazaretto.administration import Administration
+from lazaretto.api import SubscriptionDescription
 from lazaretto.door.emulated import Emulated, EmulatedNamespace
 from lazaretto.errors import EntityNotFound
+from lazaretto.filters.rules import Rule
 from lazaretto.model.entities import QueueOptions, TopicOptions
 
 #: Options that name another entity, which may be made later.
@@ -20,50 +22,61 @@ def provision(broker: Administration, wanted: EmulatedNamespace) -> None:
 
     Raises EntityNotFound, InvalidOption.
     """
+    later: dict[str, dict[str, Any]] = {}
     for queue in wanted.queues:
-        now, _ = _split(queue.options)
-        try:
-            broker.queue(queue.path)
-        except EntityNotFound:
-            broker.create_queue(queue.path, QueueOptions(**now), actor=_ACTOR)
-        else:
-            broker.update_queue(queue.path, actor=_ACTOR, **now)
+        later[queue.path] = _queue(broker, queue)
     for topic in wanted.topics:
         try:
-            broker.topic(topic.path)
+            found = broker.topic(topic.path)
         except EntityNotFound:
-            broker.create_topic(topic.path, TopicOptions(**topic.options), actor=_ACTOR)
+            broker.create_topic(topic.path, TopicOptions(**topic.options()), actor=_ACTOR)
         else:
-            options: dict[str, Any] = dict(topic.options)
-            broker.update_topic(topic.path, actor=_ACTOR, **options)
+            broker.update_topic(topic.path, actor=_ACTOR, **topic.changes(found.options))
     for (topic_path, name), subscription in wanted.subscriptions.items():
-        _subscribe(broker, topic_path, name, subscription)
-    for entity in (*wanted.queues, *wanted.subscriptions.values()):
-        _, later = _split(entity.options)
-        if later:
-            broker.update_queue(entity.path, actor=_ACTOR, **later)
+        later[subscription.path] = _subscribe(broker, topic_path, name, subscription)
+    for path, forwards in later.items():
+        if forwards:
+            broker.update_queue(path, actor=_ACTOR, **forwards)
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return which options are set at once, and which once everything is there."""
-    return (
-        {name: value for name, value in options.items() if name not in _FORWARDS},
-        {name: value for name, value in options.items() if name in _FORWARDS},
-    )
+    later = {name: value for name, value in options.items() if name in _FORWARDS and value is not None}
+    return {name: value for name, value in options.items() if name not in later}, later
 
 
-def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) -> None:
-    now, _ = _split(wanted.options)
+def _queue(broker: Administration, wanted: Emulated) -> dict[str, Any]:
+    """Make or change a queue, and return what is to be set later."""
+    try:
+        found = broker.queue(wanted.path)
+    except EntityNotFound:
+        now, later = _split(wanted.options())
+        broker.create_queue(wanted.path, QueueOptions(**now), actor=_ACTOR)
+    else:
+        now, later = _split(wanted.changes(found.options))
+        broker.update_queue(wanted.path, actor=_ACTOR, **now)
+    return later
+
+
+def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) -> dict[str, Any]:
+    """Make or change a subscription with its rules, and return what is to be set later."""
     try:
         found = broker.subscription(topic, name)
     except EntityNotFound:
+        now, later = _split(wanted.options())
         broker.create_subscription(topic, name, QueueOptions(**now), wanted.rules, actor=_ACTOR)
-        return
+        return later
+    now, later = _split(wanted.changes(found.queue.options))
     broker.update_subscription(topic, name, actor=_ACTOR, **now)
-    if wanted.rules is None:
-        return
+    if wanted.rules is not None:
+        _set_rules(broker, found, wanted.rules)
+    return later
+
+
+def _set_rules(broker: Administration, found: SubscriptionDescription, rules: Iterable[Rule]) -> None:
+    topic, name = found.topic, found.name
     before = {rule.name.lower(): rule for rule in found.rules}
-    for rule in wanted.rules:
+    for rule in rules:
         known = before.pop(rule.name.lower(), None)
         if known is None:
             broker.add_rule(topic, name, rule, actor=_ACTOR)

@@ -167,6 +167,12 @@ def test_what_is_fixed_is_not_changed_by_a_file(tmp_path: Path) -> None:
         ("UserConfig.Namespaces", [], "UserConfig.Namespaces: expected one namespace, got 0"),
         (f"{NS}.Queues.0.Name", 5, "Queues[0].Name: expected text"),
         (f"{NS}.Queues.0.Name", "a//b", "Queues[0].Name: expected each part"),
+        (f"{NS}.Queues.0.Name", "a/$DeadLetterQueue", "Queues[0].Name: expected the name of a queue"),
+        (f"{NS}.Queues.1.Name", "QUEUE.1", "got 'QUEUE.1', as in UserConfig.Namespaces[0].Q"),
+        (f"{NS}.Topics.0.Name", "bare", "Topics[0].Name: expected a name that is given once"),
+        (f"{NS}.Topics.0.Subscriptions.1.Name", "Subscription.1", "Subscriptions[1].Name: expected a name"),
+        (f"{NS}.Topics.0.Subscriptions.0.Rules.1.Name", "BY-fields", "Rules[1].Name: expected a name"),
+        (f"{NS}.Topics.0.Subscriptions.0.Name", 5, "Subscriptions[0].Name: expected text"),
         (f"{NS}.Queues.0.Properties.LockDuration", "1m", "LockDuration: expected a duration"),
         (f"{NS}.Queues.0.Properties.LockDuration", "PT6M", "LockDuration: The supplied"),
         (f"{NS}.Queues.0.Properties.LockDuration", "PT0.1S", "Properties: expected lock_d"),
@@ -206,6 +212,37 @@ def test_where_a_file_is_wrong_is_told(place: str, value: Any, said: str) -> Non
     with pytest.raises(InvalidOption) as refused:
         read_namespace(json.dumps(changed))
     assert said in str(refused.value)
+    assert ": UserConfig" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ({"Name": "bare", "Properties": {"ForwardTo": "nowhere"}}, "no queue or topic exists at 'nowhere'"),
+        ({"Name": "bare", "Properties": {"ForwardTo": "bare"}}, "forwarded in a circle"),
+        ({"Name": "topic.2"}, "is a topic"),
+        ({"Name": "a/subscriptions/b"}, "the path of a subscription"),
+    ],
+)
+def test_where_a_file_is_wrong_is_told_if_only_the_store_knows(
+    tmp_path: Path, queue: dict[str, Any], said: str
+) -> None:
+    changed = copy.deepcopy(CONFIG)
+    changed["UserConfig"]["Namespaces"][0]["Queues"][1] = queue
+    with lazaretto.connect(tmp_path / "store.db") as broker:
+        broker.create_topic("topic.2")
+        with pytest.raises(InvalidOption, match=rf"^UserConfig\.Namespaces\[0\]\.Queues\[1\].*{said}"):
+            provision(broker, read_namespace(json.dumps(changed)))
+
+
+def test_null_is_as_if_it_were_not_given() -> None:
+    changed = copy.deepcopy(CONFIG)
+    (namespace,) = changed["UserConfig"]["Namespaces"]
+    namespace["Queues"][1]["Properties"] = {"ForwardTo": None, "UserMetadata": None}
+    namespace["Topics"] = namespace["More"] = None
+    found = read_namespace(json.dumps(changed))
+    assert (found.queues[1].given, found.topics) == ({}, [])
+    assert found.ignored == ["UserConfig.Namespaces[0].More"]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "null", "[" * 100_000, '"x"', "\ud800"])
@@ -219,9 +256,15 @@ def test_what_has_no_meaning_is_told() -> None:
     (namespace,) = changed["UserConfig"]["Namespaces"]
     namespace["Properties"] = {"MaxAllowedConnections": 100}
     namespace["Queues"][0]["Properties"]["Other"] = 1
+    one, two = namespace["Topics"][0]["Subscriptions"][0]["Rules"]
+    one["Properties"]["CorrelationFilter"]["Lable"] = "a filter without it lets more pass"
+    two["Properties"]["CorrelationFilter"] = {}
+    rules = "UserConfig.Namespaces[0].Topics[0].Subscriptions[0].Rules"
     assert read_namespace(json.dumps(changed)).ignored == [
         "UserConfig.Namespaces[0].Properties",
         "UserConfig.Namespaces[0].Queues[0].Properties.Other",
+        f"{rules}[0].Properties.CorrelationFilter.Lable",
+        f"{rules}[1].Properties.CorrelationFilter",
     ]
 
 
@@ -260,7 +303,10 @@ def test_the_command(tmp_path: Path) -> None:
 
 def test_the_command_tells_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "Config.json").write_text('{"UserConfig": {"Namespaces": 5}}')
+    lost = {"Name": "a", "Properties": {"ForwardTo": "nowhere"}}
+    (tmp_path / "lost.json").write_text(json.dumps({"UserConfig": {"Namespaces": [{"Queues": [lost]}]}}))
     for words, said in (
+        (("--config", str(tmp_path / "lost.json")), "lost.json: UserConfig.Namespaces[0].Queues[0]: no"),
         (("--config", str(tmp_path / "Config.json")), "UserConfig.Namespaces: expected a list"),
         (("--config", str(tmp_path / "nowhere.json")), "cannot be read"),
         (("--host", "0.0.0.0"), "TLS and a key"),

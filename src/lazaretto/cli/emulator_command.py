@@ -87,7 +87,7 @@ def emulator(
         if store is None:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lazaretto-"))
             store = f"sqlite:///{Path(folder) / 'emulator.db'}"
-        _prepare(store, wanted)
+        _prepare(store, config, wanted)
         asyncio.run(_serve(store, door, json))
 
 
@@ -109,13 +109,18 @@ def _read(config: Path) -> EmulatedNamespace:
     return found
 
 
-def _prepare(store: str, wanted: EmulatedNamespace | None) -> None:
+def _prepare(store: str, config: Path | None, wanted: EmulatedNamespace | None) -> None:
     from lazaretto.broker import connect
     from lazaretto.door.provision import provision
+    from lazaretto.errors import InvalidOption
 
     with connect(store) as broker:
-        if wanted is not None:
+        if wanted is None:
+            return
+        try:
             provision(broker, wanted)
+        except InvalidOption as error:
+            raise usage(f"{config}: {error}") from None
 
 
 async def _serve(store: str, door: AmqpDoor, json: bool) -> None:

@@ -12,7 +12,7 @@ from lazaretto.door.atom.settings import ELEMENTS, changes_of, told
 from lazaretto.door.atom.values import write_flag
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.filters.rules import CorrelationFilter, Filter, Rule, SqlAction, SqlFilter
-from lazaretto.model.entities import EntityPath, QueueOptions, TopicOptions, subscription_path
+from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions, subscription_path
 
 #: Fields of a correlation filter, by the names that the file has.
 _FIELDS: Final = {
@@ -37,9 +37,10 @@ _TYPES: Final[Mapping[Any, str]] = {dict: "an object", list: "a list", str: "tex
 class Emulated:
     """A queue, topic or subscription. `given`: its properties as text. `rules`: None where none are given.
 
-    `kind`: the name of its description, as ATOM has it.
+    `place`: where it stands in the file; `kind`: the name of its description, as ATOM has it.
     """
 
+    place: str
     path: str
     kind: str
     given: Mapping[str, str]
@@ -74,6 +75,14 @@ class EmulatedNamespace:
     #: By topic and name.
     subscriptions: dict[tuple[str, str], Emulated] = dataclasses.field(default_factory=dict)
     ignored: list[str] = dataclasses.field(default_factory=list)
+    #: Where each path is given, by the path in lower case.
+    _places: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def claim(self, path: EntityPath, name: _Node) -> None:
+        """Note that a path is given. Raises InvalidOption if it was given before."""
+        before = self._places.setdefault(path.key, name.place)
+        if before != name.place:
+            raise name.wrong(f"expected a name that is given once, got {name.value!r}, as in {before}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -92,11 +101,11 @@ class _Node:
         return self.value
 
     def part(self, name: str, default: Any = None) -> _Node:
-        found = self.of(dict).get(name, default)
-        place = f"{self.place}.{name}" if self.place else name
-        if found is None:
-            raise _Node(place, None).wrong("expected it to be given")
-        return _Node(place, found)
+        found = self.of(dict).get(name)
+        part = _Node(f"{self.place}.{name}" if self.place else name, default if found is None else found)
+        if part.value is None:
+            raise part.wrong("expected it to be given")
+        return part
 
     def items(self, name: str) -> Iterator[_Node]:
         listed = self.part(name, [])
@@ -123,35 +132,43 @@ def read_namespace(text: str | bytes) -> EmulatedNamespace:
     found.ignored += namespace.besides("Name", "Queues", "Topics")
     for queue in namespace.items("Queues"):
         found.ignored += queue.besides("Name", "Properties")
-        found.queues.append(_entity(queue, _path(queue), "QueueDescription", found))
+        found.queues.append(_entity(queue, _path(queue, found), "QueueDescription", found))
     for topic in namespace.items("Topics"):
         _read_topic(topic, found)
     return found
 
 
 def _read_topic(topic: _Node, found: EmulatedNamespace) -> None:
-    path = _path(topic)
+    path = _path(topic, found)
     found.ignored += topic.besides("Name", "Properties", "Subscriptions")
     found.topics.append(_entity(topic, path, "TopicDescription", found))
     for one in topic.items("Subscriptions"):
         found.ignored += one.besides("Name", "Properties", "Rules")
         name = one.part("Name")
+        text = name.of(str)
         try:
-            full = subscription_path(path, name.of(str))
+            full = subscription_path(path, text)
         except LazarettoError as error:
             raise name.wrong(str(error)) from None
-        rules = tuple(_rule(rule) for rule in one.items("Rules"))
-        found.subscriptions[path, name.value] = _entity(
+        found.claim(full, name)
+        rules = _rules(one, found)
+        found.subscriptions[path, text] = _entity(
             one, full.queue, "SubscriptionDescription", found, rules or None
         )
 
 
-def _path(entity: _Node) -> str:
+def _path(entity: _Node, found: EmulatedNamespace) -> str:
+    """Return the path of a queue or a topic, which no other has."""
     name = entity.part("Name")
+    text = name.of(str)
     try:
-        return EntityPath.parse(name.of(str)).queue
+        path = EntityPath.parse(text)
     except LazarettoError as error:
         raise name.wrong(str(error)) from None
+    if path.subqueue is not Subqueue.MAIN:
+        raise name.wrong(f"expected the name of a queue or topic, got {text!r}, which a queue has by itself")
+    found.claim(path, name)
+    return path.queue
 
 
 def _entity(
@@ -162,17 +179,19 @@ def _entity(
     given: dict[str, str] = {}
     for name in properties.of(dict):
         one = properties.part(name, "")
+        if properties.value[name] is None:
+            continue
         if name not in ELEMENTS[kind]:
             found.ignored.append(one.place)
             continue
         if not isinstance(one.value, str | bool | int):
-            raise one.wrong(f"expected text, a number or a boolean, got {json.dumps(one.value)[:100]}")
+            raise one.wrong(f"expected text, a whole number or a boolean, got {json.dumps(one.value)[:100]}")
         given[name] = write_flag(one.value) if isinstance(one.value, bool) else str(one.value)
         try:
-            Emulated(path, kind, {name: given[name]}).options()
+            Emulated(one.place, path, kind, {name: given[name]}).options()
         except InvalidOption as error:
             raise one.wrong(str(error)) from None
-    made = Emulated(path, kind, given, rules)
+    made = Emulated(entity.place, path, kind, given, rules)
     try:
         dataclasses.replace(_DEFAULTS[kind], **made.options())
     except LazarettoError as error:
@@ -180,15 +199,27 @@ def _entity(
     return made
 
 
-def _rule(rule: _Node) -> Rule:
+def _rules(subscription: _Node, found: EmulatedNamespace) -> tuple[Rule, ...]:
+    rules: dict[str, Rule] = {}
+    for one in subscription.items("Rules"):
+        rule = _rule(one, found)
+        if rule.name.lower() in rules:
+            raise one.part("Name").wrong(f"expected a name that is given once, got {rule.name!r}")
+        rules[rule.name.lower()] = rule
+    return tuple(rules.values())
+
+
+def _rule(rule: _Node, found: EmulatedNamespace) -> Rule:
     properties = rule.part("Properties")
     kind = properties.part("FilterType")
     action = properties.of(dict).get("Action")
+    found.ignored += rule.besides("Name", "Properties")
+    found.ignored += properties.besides("FilterType", f"{kind.value}Filter", "Action")
     try:
         if kind.of(str) == "Sql":
             wanted: Filter = SqlFilter(properties.part("SqlFilter").part("SqlExpression").of(str))
         elif kind.value == "Correlation":
-            wanted = _correlation(properties.part("CorrelationFilter"))
+            wanted = _correlation(properties.part("CorrelationFilter"), found)
         else:
             raise kind.wrong(f"expected Sql or Correlation, got {json.dumps(kind.value)[:100]}")
         changes = (
@@ -201,6 +232,7 @@ def _rule(rule: _Node) -> Rule:
         raise properties.wrong(str(error)) from None
 
 
-def _correlation(given: _Node) -> CorrelationFilter:
+def _correlation(given: _Node, found: EmulatedNamespace) -> CorrelationFilter:
+    found.ignored += given.besides("Properties", *_FIELDS)
     fields = {ours: given.of(dict).get(theirs) or None for theirs, ours in _FIELDS.items()}
     return CorrelationFilter(**fields, properties=given.part("Properties", {}).of(dict))

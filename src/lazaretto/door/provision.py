@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lazaretto.administration import Administration
 from lazaretto.api import SubscriptionDescription
 from lazaretto.door.emulated import Emulated, EmulatedNamespace
-from lazaretto.errors import EntityNotFound
+from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption, InvalidPath, NotAllowed
 from lazaretto.filters.rules import Rule
 from lazaretto.model.entities import QueueOptions, TopicOptions
 
@@ -20,23 +21,30 @@ _ACTOR: Final = "emulator"
 def provision(broker: Administration, wanted: EmulatedNamespace) -> None:
     """Make every entity of a namespace, or change its options to those given; others stay as they are.
 
-    Raises EntityNotFound, InvalidOption.
+    Raises InvalidOption, which says where in the file what is refused stands.
     """
-    later: dict[str, dict[str, Any]] = {}
+    later: list[tuple[Emulated, dict[str, Any]]] = []
     for queue in wanted.queues:
-        later[queue.path] = _queue(broker, queue)
+        with _told_where(queue):
+            later.append((queue, _queue(broker, queue)))
     for topic in wanted.topics:
-        try:
-            found = broker.topic(topic.path)
-        except EntityNotFound:
-            broker.create_topic(topic.path, TopicOptions(**topic.options()), actor=_ACTOR)
-        else:
-            broker.update_topic(topic.path, actor=_ACTOR, **topic.changes(found.options))
+        with _told_where(topic):
+            _topic(broker, topic)
     for (topic_path, name), subscription in wanted.subscriptions.items():
-        later[subscription.path] = _subscribe(broker, topic_path, name, subscription)
-    for path, forwards in later.items():
+        with _told_where(subscription):
+            later.append((subscription, _subscribe(broker, topic_path, name, subscription)))
+    for entity, forwards in later:
         if forwards:
-            broker.update_queue(path, actor=_ACTOR, **forwards)
+            with _told_where(entity):
+                broker.update_queue(entity.path, actor=_ACTOR, **forwards)
+
+
+@contextlib.contextmanager
+def _told_where(entity: Emulated) -> Iterator[None]:
+    try:
+        yield
+    except (EntityExists, EntityNotFound, InvalidOption, InvalidPath, NotAllowed) as error:
+        raise InvalidOption(f"{entity.place}: {error}") from None
 
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -56,6 +64,15 @@ def _queue(broker: Administration, wanted: Emulated) -> dict[str, Any]:
         now, later = _split(wanted.changes(found.options))
         broker.update_queue(wanted.path, actor=_ACTOR, **now)
     return later
+
+
+def _topic(broker: Administration, wanted: Emulated) -> None:
+    try:
+        found = broker.topic(wanted.path)
+    except EntityNotFound:
+        broker.create_topic(wanted.path, TopicOptions(**wanted.options()), actor=_ACTOR)
+    else:
+        broker.update_topic(wanted.path, actor=_ACTOR, **wanted.changes(found.options))
 
 
 def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) -> dict[str, Any]:

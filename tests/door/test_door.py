@@ -312,6 +312,9 @@ def test_only_this_machine_is_served(tmp_path: Path) -> None:
                 with pytest.raises(InvalidOption, match="TLS and a key"):
                     async with open_door(broker, host="0.0.0.0", port=0, **options):
                         pass
+            with pytest.raises(OSError, match="cannot listen on no address:0"):
+                async with open_door(broker, host="no address", port=0, insecure=True):
+                    pass
             check_address("0.0.0.0", context, policies)
             check_address("0.0.0.0", None, (), insecure=True)
 

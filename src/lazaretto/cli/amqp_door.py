@@ -46,11 +46,26 @@ class AmqpDoor:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
         from lazaretto.door import check_address
 
+        unused = self._without_port()
+        if unused:
+            raise usage(f"give --amqp with {unused}: without it AMQP is not served, and HTTP has no TLS")
         if self.plain and not self.encrypts:
             raise usage("give --certificate or --tls with --plain: without them nothing is encrypted")
         if self.amqp is not None:
             tls = None if self.plain else self.tls()
             check_address(self.amqp_host, tls, self.policies(), insecure=self.insecure)
+
+    def _without_port(self) -> str:
+        """Return an option that was given and has no effect; "": there is none."""
+        given = {
+            "--certificate": self.certificate,
+            "--private-key": self.private_key,
+            "--tls": self.local,
+            "--key-file": self.key_file,
+            "--amqp-also": self.more_ports,
+            "--plain": self.plain,
+        }
+        return next((name for name, value in given.items() if value and self.amqp is None), "")
 
     def policies(self) -> list[AccessPolicy]:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""

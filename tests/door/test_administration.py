@@ -153,6 +153,15 @@ def test_an_update_keeps_what_only_this_library_knows(
 
 
 @sqlite
+def test_metadata_keeps_its_spaces(client: ServiceBusAdministrationClient) -> None:
+    queue = client.create_queue("spaced", user_metadata=" {\n} \n")
+    assert queue.user_metadata == " {\n} \n"
+    queue.user_metadata = "  "
+    client.update_queue(queue)
+    assert client.get_queue("spaced").user_metadata == "  "
+
+
+@sqlite
 def test_what_is_fixed_does_not_change(client: ServiceBusAdministrationClient, broker: Broker) -> None:
     found = client.get_queue("q")
     for name in ("requires_session", "requires_duplicate_detection", "enable_partitioning"):

@@ -197,7 +197,12 @@ def destination_of(body: bytes, name: str) -> str | None:
 
 
 def _given(described: Element) -> dict[str, str]:
-    return {one.tag: text_of(one) for one in described if not len(one)}
+    # Metadata is its user's text: its spaces stay.
+    return {
+        one.tag: one.text or "" if one.tag == "UserMetadata" else text_of(one)
+        for one in described
+        if not len(one)
+    }
 
 
 async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:

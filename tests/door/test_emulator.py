@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -299,6 +300,27 @@ def test_the_command(tmp_path: Path) -> None:
         pass
     with lazaretto.connect(store) as broker:
         assert broker.subscription("topic.1", "all").queue.counts.total == 1
+
+
+def test_who_ends_it_while_it_begins_leaves_no_folder(tmp_path: Path) -> None:
+    queues = [{"Name": f"q{n}"} for n in range(500)]
+    config = tmp_path / "Config.json"
+    config.write_text(json.dumps({"UserConfig": {"Namespaces": [{"Queues": queues}]}}))
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "lazaretto", "emulator", "--port", "0", "--config", str(config)]
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
+    assert process.stdout is not None
+    try:
+        while process.poll() is None and not list(temporary.glob("*/emulator.db")):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT) != -signal.SIGTERM
+    finally:
+        process.kill()
+        process.stdout.close()
+    assert list(temporary.iterdir()) == []
 
 
 def test_the_command_tells_what_is_wrong(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ def emulator(
     wanted = None if config is None else _read(config)
     with contextlib.ExitStack() as stack, logs.shown():
         if store is None:
+            # Told to end before it serves, it leaves no folder behind either.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lazaretto-"))
             store = f"sqlite:///{Path(folder) / 'emulator.db'}"
         _prepare(store, config, wanted)

@@ -21,6 +21,7 @@ from lazaretto import (
     MessageLockLost,
     QueueOptions,
     SessionCannotBeLocked,
+    StoreError,
 )
 from lazaretto.aio import AsyncBroker
 
@@ -262,3 +263,23 @@ def test_closing_ends_those_who_wait(url: str) -> None:
             await broker.sender("q").send(Message(b""))
 
     asyncio.run(main())
+
+
+def test_another_event_loop_is_refused_before_anything_is_done_but_can_close(url: str) -> None:
+    async def connect() -> AsyncBroker:
+        broker = await lazaretto.aio.connect(url)
+        await broker.create_queue("q")
+        return broker
+
+    async def use(broker: AsyncBroker) -> None:
+        with pytest.raises(StoreError, match="another event loop"):
+            await broker.sender("q").send(Message(b"1"))
+        with pytest.raises(StoreError, match="another event loop"):
+            await broker.queue("q")
+        await broker.close()
+        with pytest.raises(BrokerClosed):
+            broker._inner.queue("q")  # type: ignore[attr-defined]
+
+    asyncio.run(use(asyncio.run(connect())))
+    with lazaretto.connect(url) as broker:
+        assert broker.queue("q").counts.total == 0

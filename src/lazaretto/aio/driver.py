@@ -10,7 +10,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
-from lazaretto.errors import BrokerClosed
+from lazaretto.errors import BrokerClosed, StoreError
 from lazaretto.steps import Do, Look, Steps, Wait
 from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.runtime.group_commit import Ticket
@@ -103,8 +103,9 @@ class Driver:
         """Run the steps of a method and return its result.
 
         If the call is cancelled, an operation that is not written yet is dropped, and received messages are
-        released.
+        released. Raises StoreError in another event loop.
         """
+        self._refuse_other_loop()
         try:
             step = next(steps)
             while True:
@@ -166,20 +167,29 @@ class Driver:
         task.add_done_callback(go_on)
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Call a function that may block, in a thread."""
+        """Call a function that may block, in a thread. Raises StoreError in another event loop."""
+        self._refuse_other_loop()
         run = copy_context().run
         return await self._loop.run_in_executor(self._pool, partial(run, function, *arguments, **named))
 
     async def close(self, close: Callable[[], None]) -> None:
-        """Wait until messages are released, close the store, and end the threads."""
-        if self._giving_back:
+        """Wait until messages are released, close the store, and end the threads. Works in any event loop."""
+        loop = asyncio.get_running_loop()
+        if self._giving_back and loop is self._loop:
             await asyncio.wait(self._giving_back, timeout=10.0)
         try:
-            await self.call(close)
+            await loop.run_in_executor(self._pool, close)
         finally:
             pool, self._pool = self._pool, None
             if pool is not None:
                 pool.shutdown(wait=False)
+
+    def _refuse_other_loop(self) -> None:
+        # Before anything is done: the answer would find nobody here.
+        if asyncio.get_running_loop() is not self._loop:
+            raise StoreError(
+                "this broker was connected in another event loop; await it there, or connect in each loop"
+            )
 
     # -- operations -----------------------------------------------------------------------------
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -283,3 +285,39 @@ def test_another_event_loop_is_refused_before_anything_is_done_but_can_close(url
     asyncio.run(use(asyncio.run(connect())))
     with lazaretto.connect(url) as broker:
         assert broker.queue("q").counts.total == 0
+
+
+def test_a_cancelled_connect_leaves_no_broker_open(url: str) -> None:
+    def maintained() -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread.name == "lazaretto-maintenance"]
+
+    async def main() -> None:
+        for _ in range(5):
+            opening = asyncio.create_task(lazaretto.aio.connect(url))
+            await asyncio.sleep(0)
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+
+    before = maintained()
+    # Its end waits until all are opened.
+    asyncio.run(main())
+    for thread in threading.enumerate():
+        if thread.name == "lazaretto-closing":
+            thread.join(PATIENCE)
+    assert maintained() == before
+
+
+def test_a_cancelled_connect_is_silent_about_a_store_that_cannot_be_opened(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        opening = asyncio.create_task(lazaretto.aio.connect(tmp_path / "none.db", create=False))
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+
+    asyncio.run(main())
+    gc.collect()
+    assert caplog.records == []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from types import TracebackType
 from typing import Any
 
@@ -30,9 +32,20 @@ __all__ = [
 
 async def connect(*arguments: Any, **named: Any) -> AsyncBroker:
     """Open the broker whose store is at `url`, for the running event loop. See lazaretto.connect."""
-    driver_of = asyncio.get_running_loop()
-    inner = await driver_of.run_in_executor(None, lambda: _sync.connect(*arguments, **named))
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(None, functools.partial(_sync.connect, *arguments, **named))
+    try:
+        inner = await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_unused)
+        raise
     return AsyncBroker(inner, Driver(inner._store))
+
+
+def _close_unused(opening: asyncio.Future[_sync.Broker]) -> None:
+    # In a thread of its own: a loop that ends has no executor any more.
+    if opening.exception() is None:
+        threading.Thread(target=opening.result().close, name="lazaretto-closing").start()
 
 
 @mirror(Sender, steps={"send": "_sending", "schedule": "_scheduling", "cancel": "_cancelling"})

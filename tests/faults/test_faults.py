@@ -338,26 +338,47 @@ class TestProcessesAndSignals:
             assert broker.check() == []
             assert [m.body for m in broker.peek("q", 5)] == [b"parent"]
 
-    def test_a_forked_child_opens_a_broker_of_its_own(self, tmp_path: Path) -> None:
+    def test_a_child_forked_while_the_store_is_open_does_not_open_it(self, tmp_path: Path) -> None:
+        """It would have none of the locks: once its parent closes, it would write into a log that is gone."""
         path = tmp_path / "own.db"
         make(path)
         script = """
-            import os, signal, sys
+            import multiprocessing, sys
             import lazaretto
-            for _ in range(20):
-                with lazaretto.connect(sys.argv[1]):
-                    pid = os.fork()
-                    if pid == 0:
-                        # Nobody is left behind, should it hang.
-                        signal.alarm(20)
-                        with lazaretto.connect(sys.argv[1]) as own:
-                            own.sender("q").send(lazaretto.Message(b"child"))
-                        os._exit(0)
-                    assert os.waitpid(pid, 0)[1] == 0
+
+            def send(closed, answers):
+                closed.wait()
+                try:
+                    with lazaretto.connect(sys.argv[1]) as own:
+                        own.sender("q").send(lazaretto.Message(b"child"))
+                        answers.put("sent")
+                        answers.join()
+                except lazaretto.StoreError as error:
+                    answers.put(str(error))
+
+            context = multiprocessing.get_context("fork")
+
+            def start():
+                closed, answers = context.Event(), context.JoinableQueue()
+                context.Process(target=send, args=(closed, answers)).start()
+                return closed, answers
+
+            with lazaretto.connect(sys.argv[1]):
+                closed, answers = start()
+            with lazaretto.connect(sys.argv[1]) as again:
+                closed.set()
+                print(answers.get(timeout=20))
+                answers.task_done()
+            closed, answers = start()
+            closed.set()
+            print(answers.get(timeout=20))
+            answers.task_done()
             """
-        run(script, path, timeout=10)
+        refused, sent = run(script, path, timeout=60).strip().splitlines()
+        assert "forked from one that had the store open" in refused
+        assert sent == "sent"
         with lazaretto.connect(path) as broker:
-            assert broker.queue("q").counts.active == 20
+            assert [m.body for m in broker.peek("q", 5)] == [b"child"]
 
     def test_interrupted_while_waiting(self, tmp_path: Path) -> None:
         """In a process of its own, whose main thread is certainly the one that waits."""

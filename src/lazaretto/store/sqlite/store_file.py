@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
+import weakref
 from pathlib import Path
 
-from lazaretto.errors import StoreGone
+from lazaretto.errors import StoreError, StoreGone
 from lazaretto.store.sqlite.folder_watch import watch
 
 Identity = tuple[int, int]
@@ -42,6 +43,20 @@ def _open_quietly(path: str) -> int:
         return os.open(path, flags)
 
 
+def refuse_inherited(path: Path) -> None:
+    """Raise StoreError if this process was forked from one in which the file was open.
+
+    SQLite keeps what a process has locked in memory of the library. A child has a copy of that, but not the
+    locks: it would write without any, into a log that others believe nobody uses, and remove.
+    """
+    if identity(path) in _inherited:
+        raise StoreError(
+            f"store {path}: this process was forked from one that had the store open, and SQLite would write "
+            "without locks; fork before the store is opened or after it is closed, or start processes by "
+            "multiprocessing's spawn or forkserver"
+        )
+
+
 class WatchedFile:
     """The file and the log that a store was opened with. Made while a connection has both open."""
 
@@ -57,6 +72,7 @@ class WatchedFile:
         self._seen = -1
         self._log_name = self._name_of_log()
         self._opened = (identity(self._path), identity(self._log_path))
+        _watched.add(self)
 
     def _name_of_log(self) -> str | None:
         """Return the current path of the opened log, None if the system cannot tell."""
@@ -117,3 +133,18 @@ class WatchedFile:
         """Close the log."""
         self._log_name = None
         os.close(self.log)
+        _watched.discard(self)
+
+
+#: The files that are open in this process, and the identities of those that were so when it was forked.
+_watched: weakref.WeakSet[WatchedFile] = weakref.WeakSet()
+_inherited: set[Identity | None] = set()
+
+
+def _inherit() -> None:
+    _inherited.update(file._opened[0] for file in _watched)
+    _inherited.discard(None)
+    _watched.clear()
+
+
+os.register_at_fork(after_in_child=_inherit)

@@ -105,3 +105,30 @@ def test_what_vectors_cannot_keep_is_refused(spark: Any, broker: Broker, store: 
     broker.create_queue("work", QueueOptions(requires_session=True))
     with pytest.raises(InvalidOption, match="has sessions"):
         start(spark, store, double)
+
+
+def lacking(batch: Any) -> Any:
+    import pyarrow as pa
+
+    numbers = [None if body == b"none" else int(body) for body in batch.column("body").to_pylist()]
+    return pa.RecordBatch.from_pydict({"n": pa.array(numbers, pa.int64())})
+
+
+@pytest.mark.parametrize("isolation", ["vectorised", "process"])
+def test_a_result_that_does_not_fit_costs_no_other_message(
+    spark: Any, broker: Broker, store: Path, isolation: str
+) -> None:
+    broker.sender("work").send([Message(body) for body in (b"1", b"none", b"3")])
+    process(
+        spark, lacking if isolation == "vectorised" else lack, store=str(store), queue="work",
+        checkpoint=f"{store}-checkpoint", results=f"{store}-results", schema="n bigint NOT NULL",
+        isolation=isolation,
+    ).awaitTermination()  # fmt: skip
+    rows = spark.read.parquet(f"{store}-results").select("sequence_number", "n").collect()
+    assert sorted(tuple(row) for row in rows) == [(1, 1), (3, 3)]
+    (letter,) = broker.dead_letters("work")
+    assert (letter.sequence_number, letter.error_type) == (2, "lazaretto.spark.results.ResultSchemaError")
+
+
+def lack(message: Any) -> Any:
+    return {} if message.body == b"none" else {"n": int(message.body)}

@@ -230,6 +230,42 @@ class FilePart:
         self._writer.close()
 
 
+#: What Arrow raises for a value that does not fit a type.
+_MISFITS = (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError)
+
+
+def _failure(what: str, error: Exception) -> Failure:
+    failure = failure_of(ResultSchemaError(f"{what} does not fit the schema of results: {error}"))
+    assert failure is not None
+    return failure
+
+
+def _requires(kind: pa.DataType) -> bool:
+    """Return whether a type has a field that must not be null."""
+    fields = [kind.field(place) for place in range(kind.num_fields)]
+    return any(not field.nullable or _requires(field.type) for field in fields)
+
+
+def _first_null(found: pa.Array, path: str = "") -> str | None:
+    """Return the path to a field that is null and must not be, None if there is none."""
+    kind = found.type
+    # What stands below a null is nothing.
+    found = found.drop_null() if found.null_count else found
+    if pa.types.is_struct(kind):
+        parts = [(f"{path}.{field.name}".lstrip("."), field, found.field(field.name)) for field in kind]
+    elif pa.types.is_map(kind):
+        parts = [(f"{path}{{}}", kind.item_field, found.items)]
+    elif pa.types.is_list(kind):
+        parts = [(f"{path}[]", kind.value_field, found.flatten())]
+    else:
+        return None
+    for name, field, values in parts:
+        null = name if values.null_count and not field.nullable else _first_null(values, name)
+        if null is not None:
+            return null
+    return None
+
+
 class Results:
     """Collects the results of one run of a shard. `sequence_number` is the first column.
 
@@ -239,6 +275,7 @@ class Results:
     def __init__(self, sink: Sink, schema: pa.Schema, claim: int, shard: int, stage: str) -> None:
         self._schema = _whole(schema)
         self._struct = pa.struct(list(schema))
+        self._requires = _requires(self._struct)
         self._sink, self._at = sink, (claim, shard % MOST_SHARDS, stage)
         self._part: ResultPart | None = None
         self._waiting: list[pa.RecordBatch] = []
@@ -259,40 +296,60 @@ class Results:
             return {}
         wrong: dict[int, Failure] = {}
         try:
-            found = pa.array(results, self._struct)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            found = self._array(results)
+        except _MISFITS:
             wrong = self._which(results)
             good = [index for index in range(len(results)) if index not in wrong]
             numbers = [numbers[index] for index in good]
-            found = pa.array([results[index] for index in good], self._struct)
-        arrays = [pa.array(numbers, pa.int64()), *found.flatten()]
-        self._keep(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            found = self._array([results[index] for index in good])
+        self._keep(numbers, found)
         return wrong
 
-    def add_batch(self, numbers: Sequence[int], found: pa.RecordBatch) -> None:
-        """Add the results of messages, one row each. If it raises ResultSchemaError, it adds none."""
+    def add_batch(self, numbers: Sequence[int], found: pa.RecordBatch) -> dict[int, Failure]:
+        """Add the results of messages, one row each; return the failures of those that do not fit."""
+        wrong: dict[int, Failure] = {}
         try:
-            columns = [found.column(field.name).cast(field.type) for field in self._struct]
-        except (pa.ArrowException, KeyError) as error:
-            raise ResultSchemaError(
-                f"the function's result does not fit the schema of results: {error}"
-            ) from error
-        arrays = [pa.array(numbers, pa.int64()), *columns]
-        self._keep(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+            fitted = self._cast(found)
+        except _MISFITS:
+            parts = []
+            for index in range(len(numbers)):
+                try:
+                    parts.append(self._cast(found.slice(index, 1)))
+                except _MISFITS as error:
+                    wrong[index] = _failure("the function's result", error)
+            numbers = [number for index, number in enumerate(numbers) if index not in wrong]
+            if not parts:
+                return wrong
+            fitted = pa.concat_arrays(parts)
+        self._keep(numbers, fitted)
+        return wrong
 
     def _which(self, results: Sequence[Any]) -> dict[int, Failure]:
         wrong = {}
         for index, result in enumerate(results):
             try:
-                pa.array([result], self._struct)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                text = f"the handler's result does not fit the schema of results: {error}"
-                failure = failure_of(ResultSchemaError(text))
-                assert failure is not None
-                wrong[index] = failure
+                self._array([result])
+            except _MISFITS as error:
+                wrong[index] = _failure("the handler's result", error)
         return wrong
 
-    def _keep(self, batch: pa.RecordBatch) -> None:
+    def _array(self, results: Sequence[Any]) -> pa.StructArray:
+        return self._complete(pa.array(results, self._struct))
+
+    def _cast(self, found: pa.RecordBatch) -> pa.StructArray:
+        columns = [found.column(field.name).cast(field.type) for field in self._struct]
+        return self._complete(pa.StructArray.from_arrays(columns, fields=list(self._struct)))
+
+    def _complete(self, found: pa.StructArray) -> pa.StructArray:
+        """Return results in which nothing is null that must not be: Arrow does not look at that."""
+        null = _first_null(found) if self._requires else None
+        if null is not None:
+            raise ValueError(f"{null!r} is null, which its schema excludes")
+        return found
+
+    def _keep(self, numbers: Sequence[int], found: pa.StructArray) -> None:
+        arrays = [pa.array(numbers, pa.int64()), *found.flatten()]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._waiting.append(batch)
         self._rows += batch.num_rows
         self._bytes += batch.nbytes

@@ -25,7 +25,7 @@ from lazaretto.model.policy import Outcome
 from lazaretto.spark.bodies import PROBLEM, Extras
 from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
-from lazaretto.spark.results import Results, ResultSchemaError, Sink
+from lazaretto.spark.results import Results, Sink
 from lazaretto.spark.sandbox_handler import (
     BODY,
     IN_ORDER,
@@ -177,16 +177,16 @@ class ShardTask:
             part = numbers[first : first + count]
             keys = [self._base + number for number in part]
             ended = ended_of(msgspec.structs.replace(verdict, result=None))
+            ends = [ended] * count
             if verdict.result is not None and self._results is not None:
-                try:
-                    self._results.add_batch(part, decode(verdict.result))
-                except ResultSchemaError as error:
-                    ended = Ended(Settlement(Outcome.FAILED, failure_of(error)))
-            if ended.settlement.outcome is Outcome.COMPLETED:
-                self._completed += keys
-            else:
-                self._others += [_staged(key, ended) for key in keys]
-            self._look_for_outage(keys, [(ended, None)] * count)
+                for index, failure in self._results.add_batch(part, decode(verdict.result)).items():
+                    ends[index] = Ended(Settlement(Outcome.FAILED, failure))
+            for key, one in zip(keys, ends, strict=True):
+                if one.settlement.outcome is Outcome.COMPLETED:
+                    self._completed.append(key)
+                else:
+                    self._others.append(_staged(key, one))
+            self._look_for_outage(keys, [(one, None) for one in ends])
         if self._mark is not None:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun

@@ -15,12 +15,15 @@ from traced import PARENT, attributes, links, traced
 from lazaretto import (
     Broker,
     Disposition,
+    EntityNotFound,
     HandlerError,
     InvalidOption,
     Message,
+    NotAllowed,
     PoisonPolicy,
     PoisonSession,
     QueueOptions,
+    StoreNotFound,
 )
 from lazaretto.spark import process
 from lazaretto.spark.pipeline import refuse_remote
@@ -316,6 +319,22 @@ class TestBadInput:
             process(pipeline.stream(), act, store="x", queue="work", checkpoint="y", max_rows=5)
         with pytest.raises(InvalidOption, match="has no column"):
             process(pipeline.stream().drop("epoch"), act, store="x", queue="work", checkpoint="y")
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"queue": "wrk"}, EntityNotFound),
+            ({"store": "/nowhere.db"}, StoreNotFound),
+            ({"queue": "news"}, NotAllowed),
+        ],
+    )
+    def test_a_queue_that_is_not_there_is_told_at_once(
+        self, spark: Any, broker: Broker, pipeline: Pipeline, options: dict[str, Any], error: type[Exception]
+    ) -> None:
+        broker.create_topic("news")
+        given = {"store": pipeline.store, "queue": "work", "checkpoint": pipeline.checkpoint, **options}
+        with pytest.raises(error):
+            process(spark, act, **given)
 
     @pytest.mark.parametrize("master", ["spark://somewhere:7077", "yarn", "k8s://https://somewhere"])
     def test_executors_elsewhere(self, master: str) -> None:

@@ -97,6 +97,7 @@ def process(
         )
     streams: list[DataFrame] = []
     settings: dict[str, TaskSettings] = {}
+    identities: dict[str, int] = {}
     own = {name: str(options.pop(name)) for name in STREAM_OPTIONS if name in options}
     for path, function in handlers.items():
         said = {
@@ -119,9 +120,12 @@ def process(
         if isolation == "vectorised":
             _refuse_what_vectors_lack(made, given)
         refuse_remote(stream.sparkSession.sparkContext.master, given.url())
+        # Also without results: a queue that is not there is better told here than by Spark.
+        owner = _owner(given)
+        identities[path] = owner.identity
         encoded = _schema(schema)
         if sink is not None and encoded is not None:
-            sink = prepared(owned(sink, _owner(given)), encoded)
+            sink = prepared(owned(sink, owner), encoded)
             _bring_up_to_date(sink, given)
         streams.append(stream.withColumn("queue", functions.lit(path)))
         settings[path] = TaskSettings(
@@ -138,7 +142,6 @@ def process(
     carried = Carried(settings)
     session = streams[0].sparkSession
     if is_cluster(session.sparkContext.master):
-        identities = {path: _owner(one.options).identity for path, one in settings.items()}
         check_executors(session, carried, identities)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

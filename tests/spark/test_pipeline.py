@@ -310,6 +310,10 @@ class TestBadInput:
             ({"isolation": "magic"}, "isolation"),
             ({"results": None}, "expected both results and schema"),
             ({"deadlin": 3}, "did you mean 'deadline'"),
+            ({"max_row": 3}, "unknown option 'max_row' of process; did you mean 'max_rows'"),
+            # The host's: a queue has its policy, and Spark its tasks.
+            ({"policy": PoisonPolicy()}, "unknown option 'policy' of process"),
+            ({"trigger": "availableNow"}, r"expected trigger to be a dict .*, got 'availableNow'"),
             ({"max_rows": 0}, "max_rows"),
             ({"shards": "many"}, "expected option shards to be a number"),
         ):

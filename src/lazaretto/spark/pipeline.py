@@ -18,7 +18,7 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.checks import shown
+from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.entities import EntityPath
 from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, value_type
 from lazaretto.spark.carried import Carried
@@ -42,6 +42,8 @@ from lazaretto.traces import is_traced
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
 ISOLATIONS = ("process", "inline", "vectorised")
+#: Options of handlers that a pipeline uses. The others are the host's.
+HANDLER_OPTIONS = ("deadline", "memory", "validator", "middleware", "refork_every")
 
 
 def process(
@@ -85,11 +87,12 @@ def process(
         )
     if (results is None) != (schema is None):
         raise InvalidOption("expected both results and schema, got only one of them")
+    refuse_unknown(options, [*STREAM_OPTIONS, *BODY_OPTIONS, *HANDLER_OPTIONS], "process")
     handlers = _handlers(handler, queue)
     several = len(handlers) > 1
     if several and isinstance(source, DataFrame):
         raise InvalidOption("a stream is of one queue: pass the session for several")
-    _refuse_triggers(trigger or {})
+    _check_trigger(trigger)
     bodies = {name: str(options.pop(name)) for name in BODY_OPTIONS if name in options}
     if bodies and isinstance(source, DataFrame):
         raise InvalidOption(
@@ -184,8 +187,14 @@ def _handlers(
     return found
 
 
-def _refuse_triggers(trigger: Mapping[str, Any]) -> None:
-    """Raise InvalidOption for a trigger that has no micro-batches."""
+def _check_trigger(trigger: Mapping[str, Any] | None) -> None:
+    """Raise InvalidOption for what is no trigger, or one that has no micro-batches."""
+    if trigger is None:
+        return
+    if not isinstance(trigger, Mapping):
+        raise InvalidOption(
+            f"expected trigger to be a dict such as {{'availableNow': True}}, got {shown(trigger)}"
+        )
     for name in ("continuous", "realTime"):
         if name in trigger:
             raise InvalidOption(

@@ -313,6 +313,9 @@ class TestBadInput:
             ({"max_row": 3}, "unknown option 'max_row' of process; did you mean 'max_rows'"),
             # The host's: a queue has its policy, and Spark its tasks.
             ({"policy": PoisonPolicy()}, "unknown option 'policy' of process"),
+            ({"schema": "n bigint, Claim bigint"}, "a column 'claim' of their own"),
+            ({"schema": "sequence_number bigint"}, "a column 'sequence_number' of their own"),
+            ({"schema": "n bigint, N string"}, "has the column 'n' twice"),
             ({"trigger": "availableNow"}, r"expected trigger to be a dict .*, got 'availableNow'"),
             ({"max_rows": 0}, "max_rows"),
             ({"shards": "many"}, "expected option shards to be a number"),

@@ -126,7 +126,7 @@ def process(
         # Also without results: a queue that is not there is better told here than by Spark.
         owner = _owner(given)
         identities[path] = owner.identity
-        encoded = _schema(schema)
+        encoded = _schema(schema, _own_columns(sink, several and isinstance(results, str)))
         if sink is not None and encoded is not None:
             sink = prepared(owned(sink, owner), encoded)
             _bring_up_to_date(sink, given)
@@ -291,10 +291,24 @@ def _refuse_what_vectors_lack(handler: Handler, options: SparkOptions) -> None:
             )
 
 
-def _schema(schema: StructType | str | None) -> bytes | None:
+def _own_columns(sink: Sink | None, several: bool) -> list[str]:
+    """Return the columns that results have besides those of their schema."""
+    claim = ["claim"] if publishing(sink) is not None else []
+    return ["sequence_number", *claim, *(["queue"] if several else [])]
+
+
+def _schema(schema: StructType | str | None, own: Sequence[str]) -> bytes | None:
     if schema is None:
         return None
     fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
     assert isinstance(fields, StructType)
+    taken = {*own}
+    # Spark, and so whoever reads the results, tells no large letters from small ones.
+    for name in map(str.lower, fields.names):
+        if name in own:
+            raise InvalidOption(f"the results have a column {name!r} of their own: give yours another name")
+        if name in taken:
+            raise InvalidOption(f"the schema of results has the column {name!r} twice")
+        taken.add(name)
     found: bytes = to_arrow_schema(fields, timezone="UTC").serialize().to_pybytes()
     return found

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row
 
 from lazaretto.broker import store_of
@@ -24,8 +25,20 @@ if TYPE_CHECKING:
     from lazaretto.traces.spans import Tracing
 
 _log = logging.getLogger(__name__)
+_INTERRUPTED = "java.lang.InterruptedException"
 #: What is read of what the tasks tell.
 _READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
+
+
+class StoppedMeanwhile(Exception):
+    """The query was stopped while its tasks were at work.
+
+    Spark looks for this text to know it, with a pattern that takes more of Java's stack the longer the text
+    is. That of py4j has Java's own stack in it, which is too long.
+    """
+
+    def __str__(self) -> str:
+        return f"py4j.protocol.Py4JJavaError: An error occurred while calling collect: {_INTERRUPTED}"
 
 
 class SettlingSink:
@@ -39,7 +52,12 @@ class SettlingSink:
 
     def __call__(self, told: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
-        rows = told.select(*_READ).collect()
+        try:
+            rows = told.select(*_READ).collect()
+        except Py4JJavaError as error:
+            if not error.java_exception.toString().startswith(_INTERRUPTED):
+                raise
+            raise StoppedMeanwhile from None
         for queue, (options, results) in self._sinks.items():
             shards = [row for row in rows if row["queue"] == queue]
             if shards:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -188,3 +190,65 @@ def test_prepare_makes_the_archive_and_a_session_uses_it(
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "booking: 1 rows\n"), done.stderr
     assert "cds" not in done.stderr
+
+
+ENDLESS = """\
+from pathlib import Path
+
+from lazaretto.spark import process
+
+def wait(message):
+    import time
+    Path("begun").touch()
+    time.sleep(60)
+
+def start(spark):
+    return process(spark, wait, store="spark.db", queue="work", checkpoint="check", trigger={"processingTime": "1 second"})
+
+def misspelt(spark):
+    stream = spark.readStream.format("lazaretto").option("store", "spark.db").option("queue", "wrk").load()
+    return stream.writeStream.format("noop").option("checkpointLocation", "other").start()
+
+def nothing(spark):
+    return "started"
+"""  # noqa: E501
+
+
+def running(tmp_path: Path, name: str) -> subprocess.Popen[str]:
+    (tmp_path / "endless.py").write_text(ENDLESS)
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    return subprocess.Popen(
+        [sys.executable, "-m", "lazaretto", "spark", "run", name, "--conf", "spark.driver.memory=600m"],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, text=True, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def test_control_c_ends_it_without_a_word(broker: Broker, tmp_path: Path) -> None:
+    broker.sender("work").send(Message(b"1"))
+    with running(tmp_path, "endless:start") as program:
+        while not (tmp_path / "begun").exists() and program.poll() is None:
+            time.sleep(0.1)
+        # A terminal sends it to all of them.
+        os.killpg(program.pid, signal.SIGINT)
+        _, told = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert [line for line in told.splitlines() if "Exception" in line or "Error" in line] == []
+    (claim,) = broker.claims("work")
+    assert claim.state == "open"
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "text"),
+    [
+        ("misspelt", 3, "error[entity_not_found]: no queue exists at 'wrk'; did you mean 'work'?"),
+        ("nothing", 2, "error[usage]: expected endless:nothing to return its queries, got 'started'"),
+    ],
+)
+def test_what_ends_it_is_told_in_a_sentence(
+    broker: Broker, tmp_path: Path, name: str, code: int, text: str
+) -> None:
+    with running(tmp_path, f"endless:{name}") as program:
+        out, told = program.communicate(timeout=120)
+    assert (program.returncode, out) == (code, "")
+    assert told.splitlines()[-1] == text

@@ -10,7 +10,7 @@ import pytest
 
 from lazaretto import Broker, QueueOptions
 from lazaretto.spark.source_options import SparkOptions
-from lazaretto.spark.writer import Staged, StreamWriter
+from lazaretto.spark.writer import Staged, StreamWriter, TableWriter
 
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 
@@ -105,3 +105,9 @@ def test_what_was_staged_and_not_sent_is_forgotten(broker: Broker, store: Path) 
     writer.abort([staged, None], 1)
     writer.commit([staged], 1)
     assert broker.queue("out").counts.total == 0
+
+
+def test_a_write_that_reached_no_store_has_nothing_to_forget(tmp_path: Path) -> None:
+    writer = TableWriter(SparkOptions(store=str(tmp_path / "none.db"), queue="out"))
+    # Of a task that failed, Spark hands over no message. An error here would hide the task's.
+    writer.abort([None])

@@ -72,6 +72,9 @@ class _Writer:
 
     def _forget(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         stages = [message.stage for message in messages if isinstance(message, Staged)]
+        if not stages:
+            # The store may be what is missing, and an error here would hide that.
+            return
         with broker_at(self._options.url()) as broker:
             store_of(broker).run(ForgetStaged(self._path, stages))
 

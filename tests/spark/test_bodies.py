@@ -338,6 +338,8 @@ def test_tables_and_a_schema_from_a_sample(spark: Any, broker: Broker, url: str)
     tables = tables.option("view", "messages").option("body", "json")
     with pytest.raises(Exception, match="'work' is empty; give body_schema"):
         tables.load()
+    with pytest.raises(Exception, match='Unsupported data type "BIGINTT"'):
+        load(spark, url, body_schema="n bigintt")
     broker.sender("work").send(
         [Message(b'{"a b": %d, "in": {"x": 1.5}}' % n, properties={"n": n, "s": True}) for n in range(12)]
     )

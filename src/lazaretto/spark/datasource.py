@@ -57,7 +57,8 @@ class LazarettoSource(DataSource):
 
         _refuse_bodies(options)
         said = [f"{field.name} {field.dataType.simpleString()}" for field in known.fields]
-        return ", ".join([*said, ddl_of_extras(options, plain.names)])
+        # As one type: of a list of columns that it cannot parse, Spark blames the first.
+        return f"struct<{', '.join([*said, ddl_of_extras(options, plain.names)])}>"
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from lazaretto.spark.snapshot import SnapshotReader

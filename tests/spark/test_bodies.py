@@ -169,6 +169,14 @@ class TestAvro:
             # An array of nothing takes no byte an item: a few bytes could stand for billions.
             ([{"name": "x", "type": {"type": "array", "items": "null"}}], r"Avro's null: \$\.x\.item"),
             ([{"name": "x", "type": ["null", "R"]}], r"Avro's R: \$\.x"),
+            (
+                [{"name": "x", "type": {"type": "bytes", "logicalType": "decimal", "precision": 50}}],
+                r"precision from 1 to 38, got 50: \$\.x",
+            ),
+            (
+                [{"name": "x", "type": {"type": "bytes", "logicalType": "decimal"}}],
+                r"precision from 1 to 38, got None: \$\.x",
+            ),
         ],
     )  # fmt: skip
     def test_schemas_that_are_refused(self, schema: Any, text: str) -> None:

@@ -16,6 +16,8 @@ _PLAIN = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
     "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
 }  # fmt: skip
+#: Digits of Spark's decimals.
+_MOST_DIGITS = 38
 _TIME = pa.timestamp("us", tz="UTC")
 _LOGICAL = {
     "date": pa.date32(),
@@ -71,7 +73,12 @@ def _kind_of(schema: Any, path: str) -> tuple[pa.DataType, bool]:
     name, facts = _name(schema), schema if isinstance(schema, Mapping) else {}
     logical = facts.get("logicalType")
     if logical == "decimal":
-        return pa.decimal128(facts["precision"], facts.get("scale", 0)), False
+        precision, scale = facts.get("precision"), facts.get("scale", 0)
+        if not isinstance(precision, int) or not 1 <= precision <= _MOST_DIGITS:
+            raise InvalidOption(
+                f"expected a decimal to have a precision from 1 to {_MOST_DIGITS}, got {precision!r}: {path}"
+            )
+        return pa.decimal128(precision, scale), False
     if logical in _LOGICAL:
         return _LOGICAL[logical], False
     if name in _PLAIN and logical is None:

@@ -119,6 +119,12 @@ class TestSample:
         ])  # fmt: skip
         assert inferred(bodies) == kind
 
+    def test_one_large_number_of_many_is_what_does_not_fit(self) -> None:
+        assert inferred([b'{"a": 1}'] * 19 + [b'{"a": 9223372036854775808}']) == pa.struct(
+            [("a", pa.int64())]
+        )
+        assert inferred([b'{"a": 1.5}', b'{"a": 9223372036854775808}']) == pa.struct([("a", pa.float64())])
+
     @pytest.mark.parametrize(
         ("bodies", "text"),
         [
@@ -128,7 +134,7 @@ class TestSample:
             ),
             ([b"1", b"{"], "0 of 2 bodies of the sample are JSON objects"),
             ([b"{}"], "are empty"),
-            ([b'{"a": 99999999999999999999}'], r"\$\.a has numbers, some beyond 64 bits"),
+            ([b'{"a": 99999999999999999999}'], r"\$\.a has 1 numbers beyond 64 bits"),
         ],
     )
     def test_what_cannot_be_told(self, bodies: list[bytes], text: str) -> None:

@@ -47,15 +47,16 @@ def _kind_of(values: Sequence[Any], path: str) -> pa.DataType | None:
         return None
     numbers = [value for value in found if type(value) in (int, float)]
     floats = any(type(value) is float for value in numbers)
-    large = any(type(value) is int and not -(1 << 63) <= value < 1 << 63 for value in numbers)
-    alike: dict[str, list[Any]] = {"numbers": [] if large else numbers}
+    alike: dict[str, list[Any]] = {"numbers": [], "numbers beyond 64 bits": []}
+    for value in numbers:
+        fits = floats or -(1 << 63) <= value < 1 << 63
+        alike["numbers" if fits else "numbers beyond 64 bits"].append(value)
     for name, class_ in (("texts", str), ("booleans", bool), ("arrays", list), ("objects", dict)):
         alike[name] = [value for value in found if type(value) is class_]
     name = max(alike, key=lambda one: len(alike[one]))
-    if len(alike[name]) < _MOST * len(found):
+    if len(alike[name]) < _MOST * len(found) or name == "numbers beyond 64 bits":
         counts = ", ".join(f"{len(some):,} {one}" for one, some in alike.items() if some)
-        told = f"{counts or 'numbers'}{', some beyond 64 bits' if large else ''}"
-        raise InvalidOption(f"no schema can be inferred: {path} has {told}; give body_schema")
+        raise InvalidOption(f"no schema can be inferred: {path} has {counts}; give body_schema")
     if name == "arrays":
         kind = _kind_of([one for value in alike[name] for one in value], f"{path}[]")
         return None if kind is None else pa.list_(kind)

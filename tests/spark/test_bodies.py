@@ -64,6 +64,9 @@ class TestJson:
         pa.field("at", pa.timestamp("us", tz="UTC")),
         pa.field("raw", pa.binary()),
         pa.field("tags", pa.map_(pa.string(), pa.list_(pa.int8()))),
+        pa.field("weight", pa.float32()),
+        pa.field("log", pa.list_(pa.struct([("at", pa.timestamp("us", tz="UTC"))]))),
+        pa.field("seen", pa.map_(pa.string(), pa.timestamp("us", tz="UTC"))),
     ])  # fmt: skip
 
     def test_what_fits(self) -> None:
@@ -75,6 +78,7 @@ class TestJson:
         assert value == {
             "item": None, "price": 4, "total": Decimal("12.50"), "at": datetime(2026, 1, 1, tzinfo=UTC),
             "raw": b"\x00\xff", "tags": [("a", [1, None])],
+            "weight": None, "log": None, "seen": None,
         }  # fmt: skip
         assert problems == [None]
 
@@ -87,6 +91,10 @@ class TestJson:
             (b'{"price": 1, "item": 5}', "Expected `str | null`, got `int` - at `$.item`"),
             (b'{"price": 1, "tags": {"a": [1, 300]}}', "Expected `int` <= 127 - at `$.tags[...][1]`"),
             (b'{"price": 1, "total": 1234567}', "the value does not fit decimal128(5, 2) - at `$.total`"),
+            (b'{"price": 1, "weight": 1e39}', "Expected `float` <= 3.402823466385288"),
+            (b'{"price": 1, "at": "9999-12-31T23:00:00-05:00"}', "timestamp[us, tz=UTC] - at `$.at`"),
+            (b'{"price": 1, "log": [{}, {"at": "0001-01-01T00:00:00+05:00"}]}', "- at `$.log[1].at`"),
+            (b'{"price": 1, "seen": {"x": "9999-12-31T23:00:00-05:00"}}', "- at `$.seen`"),
             (b'{"price": 1, "at": "noon"}', "Invalid RFC3339 encoded datetime - at `$.at`"),
             (b'{"price": 1, "item": "\xff"}', "the body is not UTF-8 (byte 22) - at `$`"),
             (b"", "the body is not JSON: Input data was truncated - at `$`"),

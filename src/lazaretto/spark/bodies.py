@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.clock import LAST_MOMENT, to_micros
 from lazaretto.model.headers import decode_headers
 from lazaretto.spark.property_columns import fitting, property_columns
 from lazaretto.spark.source_options import SparkOptions
@@ -201,22 +204,52 @@ def _read(
         values.append(value)
         problems.append(problem)
     try:
-        return pa.array(values, kind), problems
+        return _array(values, kind), problems
     except _MISFITS:
         for place, value in enumerate(values):
             problem = None if value is None else _misfit(value, kind, "$")
             if problem is not None:
                 values[place], problems[place] = None, problem
-        return pa.array(values, kind), problems
+        return _array(values, kind), problems
 
 
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as an array. Raises one of _MISFITS."""
+    found = pa.array(values, kind)
+    if _has_times(kind) and _is_beyond(found):
+        # Arrow has them, but Python does not: whoever looks at a row would fail.
+        raise ValueError("a time before the year 1 or after 9999")
+    return found
+
+
+@functools.lru_cache(64)
+def _has_times(kind: pa.DataType) -> bool:
+    inner = (kind.field(place).type for place in range(kind.num_fields))
+    return pa.types.is_timestamp(kind) or any(map(_has_times, inner))
+
+
+def _is_beyond(found: pa.Array) -> bool:
+    """Return whether times are outside the years that Python has."""
+    kind = found.type
+    if pa.types.is_timestamp(kind):
+        ends = pc.min_max(found.cast(pa.int64())).as_py()
+        return ends["min"] is not None and (ends["min"] < _FIRST or ends["max"] > LAST_MOMENT)
+    if pa.types.is_struct(kind):
+        return any(_is_beyond(found.field(place)) for place in range(kind.num_fields))
+    if pa.types.is_map(kind):
+        return _is_beyond(found.items)
+    return pa.types.is_list(kind) and _is_beyond(found.flatten())
+
+
+#: The first moment that Python has, in microseconds.
+_FIRST = to_micros(datetime.datetime.min.replace(tzinfo=datetime.UTC))
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def _misfit(value: Any, kind: pa.DataType, path: str) -> str | None:
     """Return what of a value does not fit a type, with its path; None if it fits."""
     try:
-        pa.array([value], kind)
+        _array([value], kind)
     except _MISFITS:
         parts: list[tuple[Any, pa.DataType, str]] = []
         if pa.types.is_struct(kind) and isinstance(value, Mapping):

@@ -12,9 +12,11 @@ import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
 
+_LARGEST_FLOAT = 3.4028234663852886e38
 _PLAIN: Mapping[pa.DataType, Any] = {
     pa.bool_(): bool,
-    pa.float32(): float,
+    # Beyond it, Arrow would make it infinite.
+    pa.float32(): Annotated[float, msgspec.Meta(ge=-_LARGEST_FLOAT, le=_LARGEST_FLOAT)],
     pa.float64(): float,
     pa.string(): str,
     pa.binary(): bytes,

@@ -15,6 +15,7 @@ from lazaretto.cli.commands import Commands
 from lazaretto.cli.completion import VARIABLE, print_completions
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import problem
+from lazaretto.cli.standard_streams import open_missing
 from lazaretto.cli.wording import in_shell_words, on_one_line
 from lazaretto.errors import LazarettoError
 
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     # What the store logs while it recovers by itself is not for the person who typed a command.
     logging.getLogger("lazaretto").addHandler(logging.NullHandler())
+    open_missing()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -75,16 +77,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Where no person reads the help, it is the same whatever the terminal.
     width: dict[str, Any] = {} if sys.stdout.isatty() else {"terminal_width": _WIDTH - 2}
     try:
-        with command.make_context("lazaretto", given, **width) as context:
-            command.invoke(context)
+        code = _run(command, given, width)
         sys.stdout.flush()
-    except typer.Exit as ended:
-        return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes once more when it ends; that must not complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return Exit.READER_GONE
     except CommandError as error:
         problem(error.code, str(error))
@@ -97,5 +95,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     except OSError as error:
         problem("io_error", str(error))
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _discard_output()
         return Exit.FAILED
+    return code
+
+
+def _run(command: Any, given: list[str], width: dict[str, Any]) -> int:
+    try:
+        with command.make_context("lazaretto", given, **width) as context:
+            command.invoke(context)
+    except typer.Exit as ended:
+        return ended.exit_code
     return Exit.OK
+
+
+def _discard_output() -> None:
+    # The interpreter flushes once more when it ends; that must not complain.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -94,3 +94,22 @@ def test_completion_opens_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("_LAZARETTO_COMPLETE", "zsh")
     loaded = _loaded("doctor", "--st")
     assert loaded & {"lazaretto.spark", "lazaretto.host", "rich", "psycopg"} == set()
+
+
+_INTERRUPTED = """
+import os, signal, sys
+from lazaretto.cli import main
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lazaretto.cli.commands":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.exit(main(["queue", "list"]))
+"""
+
+
+def test_control_c_while_it_loads() -> None:
+    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
-from lazaretto.cli.app import main
+from collections.abc import Sequence
 
-__all__ = ["main"]
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    try:
+        # Loading takes long enough for a person to think better of it.
+        from lazaretto.cli.app import main as run
+
+        return run(arguments)
+    except KeyboardInterrupt:
+        return 130  # Exit.INTERRUPTED, which may not be loaded yet

@@ -47,6 +47,17 @@ def test_help_fits_and_is_whole(path: tuple[str, ...], capsys: pytest.CaptureFix
         assert line.endswith("."), line
 
 
+def test_every_limit_is_n() -> None:
+    limits = [
+        parameter.opts
+        for command in ALL.values()
+        for parameter in command.params
+        if parameter.name == "limit"
+    ]
+    assert limits
+    assert {tuple(sorted(options)) for options in limits} == {("--limit", "-n")}
+
+
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_text_is_a_sentence(path: tuple[str, ...]) -> None:
     command = ALL[path]

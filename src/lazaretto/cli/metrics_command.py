@@ -7,12 +7,9 @@ import sys
 import time
 from typing import Annotated
 
-import typer
-
-from lazaretto.cli.call import CallOptions, NamedQueuesOption
+from lazaretto.cli.call import CallOptions, NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
-from lazaretto.cli.parse import number
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
 
 commands = Group()
@@ -22,10 +19,7 @@ commands = Group()
 def metrics(
     call: CallOptions,
     queue: NamedQueuesOption = None,
-    limit: Annotated[
-        int,
-        typer.Option("--limit", metavar="N", parser=number(1, MOST_NAMED), help="Most queues to name."),
-    ] = NAMED,
+    limit: Annotated[int, limit_option("Maximum number of queues to name.", MOST_NAMED)] = NAMED,
 ) -> None:
     """Print metrics in Prometheus's format.
 

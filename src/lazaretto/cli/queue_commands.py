@@ -11,12 +11,11 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions, QueueArgument
+from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.cli.parse import number
 from lazaretto.cli.queue_options import changes_of, given_options, queue_changes, queue_settings
 from lazaretto.commands import CreateQueue, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
@@ -261,9 +260,7 @@ def rates(
     span: Annotated[
         Span, typer.Option("--span", help="Minutes (of a day) or hours (of 30 days).")
     ] = Span.MINUTE,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", parser=number(1), help="How many minutes or hours.")
-    ] = 60,
+    limit: Annotated[int, limit_option("Number of minutes or hours.")] = 60,
 ) -> None:
     """Show what happened to messages, by minute or hour.
 

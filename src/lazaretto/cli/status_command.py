@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import NamedQueuesOption
+from lazaretto.cli.call import NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import Listing, ListingOptions
-from lazaretto.cli.parse import number
 from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 
 commands = Group()
@@ -30,9 +29,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 def status(
     call: ListingOptions,
     queue: NamedQueuesOption = None,
-    limit: Annotated[
-        int, typer.Option("--limit", metavar="N", parser=number(1), help="Maximum number of queues.")
-    ] = 50,
+    limit: Annotated[int, limit_option("Maximum number of queues.")] = 50,
     watch: Annotated[
         bool, typer.Option("--watch", help="Refresh every 2 seconds until interrupted.")
     ] = False,
@@ -40,8 +37,7 @@ def status(
     """Show queues, the worst first, and what to type next.
 
     Waiting messages above 100 are an estimate, marked with ~. The trend is how many dead letters came in
-    this hour, after those of the hour before. Rates are per
-    minute, of the last five minutes.
+    this hour, after those of the hour before. Rates are per minute, of the last five minutes.
     """
     if watch and call.csv:
         raise usage("--watch goes with tables, --json and --jsonl")

@@ -17,6 +17,7 @@ from lazaretto.cli.dead_letter_export import Format, export_letters
 from lazaretto.cli.dead_letter_selection import (
     DryRunOption,
     FilterOptions,
+    MostOption,
     NumbersOption,
     SelectionOptions,
     left_error,
@@ -161,7 +162,7 @@ def resubmit(
             help="Send one dead letter with this body instead; - is standard input.",
         ),
     ] = None,
-    limit: LimitOption = None,
+    limit: MostOption = None,
     to: Annotated[
         str | None,
         typer.Option(

@@ -14,7 +14,7 @@ import typer
 
 from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, Change
+from lazaretto.cli.call import Call, Change, limit_option
 from lazaretto.cli.command import Options
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.listings import Listing
@@ -67,6 +67,7 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
 }
 
 
+MostOption = Annotated[int | None, limit_option("Maximum number of letters to send.")]
 NumbersOption = Annotated[
     list[int] | None,
     typer.Argument(metavar="[NUMBER]...", parser=number(1), help="Sequence numbers.", show_default=False),

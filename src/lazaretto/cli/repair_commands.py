@@ -19,7 +19,7 @@ from lazaretto.cli.call import (
 )
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations
-from lazaretto.cli.dead_letter_selection import Selection, SelectionOptions, filter_record
+from lazaretto.cli.dead_letter_selection import MostOption, Selection, SelectionOptions, filter_record
 from lazaretto.cli.edit_option import read_edit
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
@@ -93,7 +93,7 @@ def plan(
         ),
     ] = None,
     edit: EditOption = None,
-    limit: LimitOption = None,
+    limit: MostOption = None,
     order: Annotated[
         str | None,
         typer.Option("--order", metavar="ORDER", help=f"Order: {' or '.join(ORDERS)}."),

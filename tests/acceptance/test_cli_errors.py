@@ -24,6 +24,21 @@ def test_a_missing_choice_is_told_on_one_line(cli: Program) -> None:
 
 
 @pytest.mark.parametrize(
+    ("group", "names"),
+    [
+        (("topic",), "create, list, show, update, delete"),
+        (("dialog", "create"), "message-type, contract, service, priority"),
+        (("triage",), "list, show, merge"),
+    ],
+)
+def test_a_missing_command_is_offered_those_there_are(
+    cli: Program, group: tuple[str, ...], names: str
+) -> None:
+    told = cli.fails(2, "usage", *group)
+    assert f"expected a command of `lazaretto {' '.join(group)}`, got none; there are: {names}" in told
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (("queue", "create", "p", "--lock-duration", "0s"), "expected --lock-duration to be a duration"),

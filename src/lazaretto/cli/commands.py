@@ -9,6 +9,8 @@ import typer
 from typer import core
 from typer.core import TyperGroup
 
+from lazaretto.cli.exits import usage
+
 #: Each command: what the help of all says of it, and the module that has it.
 COMMANDS = {
     "send": ("Send a message, or one per line of JSON.", "send_command"),
@@ -78,6 +80,14 @@ class CommandGroup(TyperGroup):
             for name, command in shown.items()
             if command is not None and not command.hidden
         ]
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what was given. Raises CommandError if no command is."""
+        if not args and not self.invoke_without_command and not ctx.resilient_parsing:
+            names = ", ".join(name for name, _ in self.texts(ctx))
+            raise usage(f"expected a command of `{ctx.command_path}`, got none; there are: {names}")
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands that begin so, each with its whole text, and the options."""

@@ -59,6 +59,12 @@ def exposition(look: Look) -> bytes:
     return generate_latest(_registry_of(_Standing(look)))
 
 
+def samples(look: Look) -> list[dict[str, Any]]:
+    """Return the same as records: the name, the labels and the value of each sample."""
+    found = (sample for family in _Standing(look).collect() for sample in family.samples)
+    return [{"name": one.name, "labels": one.labels, "value": one.value} for one in found]
+
+
 class ProcessMetrics(Collector):
     """How long commits and handlers of this process take, and how old messages are that its hosts handle.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli_program import Program, Terminal, fill, set_aside
+from prometheus_client.parser import text_string_to_metric_families
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -55,3 +56,20 @@ def test_lines_of_json_for_a_program(cli: Program) -> None:
         terminal.type(b"\x03")
         assert terminal.wait() == 130
     assert _CLEAR not in terminal.shown.decode()
+
+
+def test_metrics_as_json_are_those_of_the_text(cli: Program) -> None:
+    told = {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(cli.ok("metrics").out)
+        for sample in family.samples
+    }
+    found = {
+        (one["name"], frozenset(one["labels"].items())): one["value"]
+        for one in cli.ok("metrics", "--json").json
+    }
+    assert found.keys() == told.keys()
+    assert (
+        found["lazaretto_queue_messages", frozenset({"queue": "shop/orders", "state": "dead_letter"}.items())]
+        == 3
+    )

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Annotated
 
+from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
@@ -28,7 +29,7 @@ def metrics(
     """
     if importlib.util.find_spec("prometheus_client") is None:
         raise usage("metrics need more packages: pip install 'lazaretto[serve]'")
-    from lazaretto.metrics import MOST_REPAIRS, Look, exposition
+    from lazaretto.metrics import MOST_REPAIRS, Look, exposition, samples
 
     with call.broker() as broker:
         began = time.perf_counter()
@@ -39,4 +40,7 @@ def metrics(
             broker.facts(),
             time.perf_counter() - began,
         )
-    sys.stdout.write(exposition(look).decode())
+    if call.json:
+        output.json_array(samples(look))
+    else:
+        sys.stdout.write(exposition(look).decode())

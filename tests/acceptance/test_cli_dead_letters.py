@@ -156,6 +156,8 @@ def test_purge(cli: Program) -> None:
     code, shown = cli.on_terminal("dead-letter", "delete", "orders", typed=b"5\n")
     assert (code, "deleted 5 purged dead letters" in shown) == (0, True)
     assert cli.ok("dead-letter", "show", "orders", "5", "--json").json["resolution"] == "deleted"
+    none = "deleted 0 purged dead letters of orders for good\n"
+    assert cli.ok("dead-letter", "delete", "orders").out == none
 
 
 def test_purging_all_asks(cli: Program) -> None:

@@ -329,7 +329,8 @@ def delete(
     with call.broker() as broker:
         if count is None:
             purged = len(broker.purged(queue))
-            count = ask_count(f"deleting {output.plural(purged, 'purged dead letter')} of {queue} for good")
+            doing = f"deleting {output.plural(purged, 'purged dead letter')} of {queue} for good"
+            count = ask_count(doing) if purged else 0
         deleted = call.run(broker, DeletePurged(path=queue, count=count))
     call.print(
         {"queue": queue, "deleted": deleted},

@@ -76,9 +76,10 @@ def _print(call: Listing, found: Status) -> None:
     if not call.wants_objects and not call.csv:
         rest = found.total - len(found.queues)
         more = f", {rest:,} not shown" if rest > 0 else ""
+        verb = "stands" if found.severe == 1 else "stand"
         output.line(
-            f"{output.plural(found.total, 'queue')}{more}: {found.severe:,} stand still, "
-            f"{found.troubled - found.severe:,} have dead letters only"
+            f"{output.plural(found.total, 'queue')}{more}: {found.severe:,} {verb} still, "
+            f"{found.troubled - found.severe:,} with dead letters only"
         )
 
 

@@ -236,5 +236,5 @@ class TestConnect:
         assert not (tmp_path / "x.db").exists()
 
     def test_a_folder_that_does_not_exist(self, tmp_path: Path) -> None:
-        with pytest.raises(StoreError, match="check that its folder exists"):
+        with pytest.raises(StoreError, match="check that its folder exists and can be written to"):
             lazaretto.connect(tmp_path / "nowhere" / "x.db")

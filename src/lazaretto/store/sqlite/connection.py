@@ -30,7 +30,10 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
         StoreCorrupt,
         "the file is not a database and was not changed; name another",
     ),
-    sqlite3.SQLITE_CANTOPEN: (StoreError, "the file cannot be opened; check that its folder exists"),
+    sqlite3.SQLITE_CANTOPEN: (
+        StoreError,
+        "the file cannot be opened; check that its folder exists and can be written to",
+    ),
     sqlite3.SQLITE_PERM: (StoreReadOnly, "access to the store is not permitted; check its permissions"),
     sqlite3.SQLITE_IOERR: (StoreError, "reading or writing the store's file failed; check the disk"),
     sqlite3.SQLITE_INTERRUPT: (StoreError, "SQLite interrupted the operation; try again"),

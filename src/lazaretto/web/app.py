@@ -37,7 +37,7 @@ from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
 from lazaretto.web.tries import TriedHandlers
-from lazaretto.web.unchanged import is_known, not_modified
+from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -163,11 +163,8 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
         call.broker = seen_by(call.broker, call.identity)
         # Before anything else is read: an answer may be newer than its tag, never older.
         tag = await door.tag(request, call.identity) if route.method == "GET" and not route.streams else None
-        if tag is not None and is_known(tag, request):
-            response = not_modified(tag)
-        else:
-            found = await answer_of(route, call)
-            response = found if isinstance(found, Response) else _as_json(found, route, tag)
+        found = not_modified(tag, request) or await answer_of(route, call)
+        response = found if isinstance(found, Response) else _as_json(found, route, tag)
     except LazarettoError as error:
         if isinstance(error, EntityNotFound) and not call.identity.may(Permission.SEE, None):
             # The error names entities that are there, for whoever may see them all.

@@ -37,13 +37,11 @@ def tag_of(mark: str | None, who: Identity, request: Request) -> str | None:
     return f'W/"{hashlib.blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()}"'
 
 
-def is_known(tag: str, request: Request) -> bool:
-    """Return whether a client has the answer with this tag."""
+def not_modified(tag: str | None, request: Request) -> Response | None:
+    """Return the answer to a client that has what the tag stands for; None if it has to be made."""
+    if tag is None:
+        return None
     plain = tag.removeprefix("W/")
     given = request.headers.get("if-none-match", "").split(",")
-    return any(one.strip().removeprefix("W/") == plain for one in given)
-
-
-def not_modified(tag: str) -> Response:
-    """Return the answer to a client that has it."""
-    return Response(status_code=304, headers={"ETag": tag})
+    known = any(one.strip().removeprefix("W/") == plain for one in given)
+    return Response(status_code=304, headers={"ETag": tag}) if known else None

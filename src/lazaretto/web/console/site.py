@@ -37,7 +37,7 @@ from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
 from lazaretto.web.routes import content_of
-from lazaretto.web.unchanged import is_known, not_modified
+from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -117,10 +117,7 @@ async def _answered(
         if request.method == "GET":
             # Before the page is read: it may be newer than its tag, never older.
             visit.tag = await door.tag(request, who)
-        if visit.tag is not None and is_known(visit.tag, request):
-            response = not_modified(visit.tag)
-        else:
-            response = await work(visit)
+        response = not_modified(visit.tag, request) or await work(visit)
     except (NotAuthenticated, StaleForm) as error:
         own = form and is_own_page(request.headers)
         response = _again(error, request, form) if own else RedirectResponse(f"{base}/login", 303)

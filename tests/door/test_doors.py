@@ -7,12 +7,21 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from door.client import Client, Manager, connected, run
 from door.served import Served
-from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Receiver, SessionCannotBeLocked
+from lazaretto import (
+    NEXT_SESSION,
+    Broker,
+    Message,
+    PoisonPolicy,
+    QueueOptions,
+    Receiver,
+    SessionCannotBeLocked,
+)
 from lazaretto.amqp import Link
 from lazaretto.amqp.events import LinkDetached, MessageReceived
 from lazaretto.amqp.values import Array, Int
@@ -186,11 +195,12 @@ def test_the_lock_that_one_client_loses_takes_no_other_that_its_dead_door_took(
             first.kill()
             manager = Manager(there)
             await manager.open("h/$management")
-            asked = {"lock_tokens": Array(0x98, [token])}
+            asked: dict[str, Any] = {"lock_tokens": Array(0x98, [token])}
             other = broker.receiver("h")
             while not (found := await asyncio.to_thread(other.receive, 2, max_wait=0.2)):
                 assert (await manager.ask("renew-lock", **asked))[0] == 200
             assert [message.body for message in found] == [b"lost"]
-            assert (await manager.ask("update-disposition", **asked, disposition_status="completed"))[0] == 200
+            asked["disposition_status"] = "completed"
+            assert (await manager.ask("update-disposition", **asked))[0] == 200
 
     run(work)

@@ -15,7 +15,7 @@ from lazaretto.sender import Sender
 
 
 def hold_for_clients(broker: AsyncBroker) -> None:
-    """Receive for clients from now on: if this process dies, their locks run out, and no message is to blame."""
+    """Receive for clients from now on: if this process dies, their locks run out, and that is all."""
     inner: Any = broker
     inner._inner._store.hold_for_clients()
 

@@ -123,10 +123,12 @@ SPECULATION = {
     "spark.speculation.quantile": "0.1", "spark.executor.cores": "1",
 }  # fmt: skip
 
-pytestmark = [
-    pytest.mark.stores("postgres"),
-    pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="a cluster of processes: LAZARETTO_SOAK=1"),
-]
+SOAK = "LAZARETTO_SOAK" in os.environ
+#: What is killed, one after the other. After the driver another session has to begin.
+KILLED = ("worker", "executor", "driver") if SOAK else ("worker", "executor")
+
+pytestmark = pytest.mark.stores("postgres")
+of_soak = pytest.mark.skipif(not SOAK, reason="a cluster of processes: LAZARETTO_SOAK=1")
 
 
 class Submitted:
@@ -179,6 +181,7 @@ class Submitted:
         ]
 
 
+@of_soak
 def test_executors_get_code_and_the_password_and_nobody_else_does(
     broker: Broker, url: str, tmp_path: Path
 ) -> None:
@@ -200,11 +203,11 @@ def test_executors_get_code_and_the_password_and_nobody_else_does(
 
 
 def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: str, tmp_path: Path) -> None:
-    killers = [tmp_path / "killed" / name for name in ("worker", "executor", "driver")]
+    killers = [tmp_path / "killed" / name for name in KILLED]
     killers[0].parent.mkdir()
-    bodies = [b"%d" % n for n in range(300)]
-    for place, marker in zip((40, 140, 240), killers, strict=True):
-        bodies[place] = os.fsencode(marker)
+    bodies = [b"%d" % n for n in range(100 * len(killers))]
+    for number, marker in enumerate(killers):
+        bodies[100 * number + 40] = os.fsencode(marker)
     broker.sender("work").send([Message(body) for body in bodies])
     job = Submitted(tmp_path, url, rows=50)
     with cluster(tmp_path, workers=2, cores=1) as master:
@@ -221,6 +224,7 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
     assert broker.queue("work").counts.total == 0
 
 
+@of_soak
 def test_an_executor_frozen_until_its_work_was_done_elsewhere(
     broker: Broker, url: str, tmp_path: Path
 ) -> None:
@@ -248,6 +252,7 @@ def test_an_executor_frozen_until_its_work_was_done_elsewhere(
     assert any(event["Task Info"]["Speculative"] for event in job.events("SparkListenerTaskStart"))
 
 
+@of_soak
 def test_executors_come_and_go_as_spark_likes(broker: Broker, url: str, tmp_path: Path) -> None:
     killer = tmp_path / "killed" / "executor"
     killer.parent.mkdir()
@@ -275,6 +280,7 @@ def test_executors_come_and_go_as_spark_likes(broker: Broker, url: str, tmp_path
     assert len(job.events("SparkListenerExecutorAdded")) == len(removed) >= 3
 
 
+@of_soak
 def test_a_zoo_on_a_cluster_fails_no_task(broker: Broker, url: str, tmp_path: Path) -> None:
     total, every = 2_000, 60
     bad = {n: BAD_ZOO[n // every % len(BAD_ZOO)] for n in range(every // 2, total, every)}

@@ -10,7 +10,7 @@ import pytest
 from door.client import Manager, connected, opened, run
 from lazaretto import Message, QueueOptions
 from lazaretto.amqp import Properties, Sections
-from lazaretto.amqp.values import Int, Timestamp
+from lazaretto.amqp.values import Array, Int, Timestamp
 
 #: The last moment of .NET, as its clients encode it.
 NEVER = Timestamp(253_402_300_800_000)
@@ -66,6 +66,18 @@ def test_messages_are_deleted_in_batches(tmp_path: Path) -> None:
             assert (await manager.ask("batch-delete-messages", **early))[0] == 204
             assert (await manager.ask("batch-delete-messages", **told, session_id="a"))[0] == 400
             assert (await manager.ask("batch-delete-messages", **{**told, "message_count": Int(0)}))[0] == 400
+
+    run(work)
+
+
+def test_a_disabled_queue_is_told_as_at_service_bus(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.set_status("q", "receive_disabled")
+            manager = Manager(client)
+            await manager.open("q/$management")
+            wanted = {"sequence_numbers": Array(0x81, [1]), "receiver_settle_mode": Int(1)}
+            assert (await manager.ask("receive-by-sequence-number", **wanted))[0] == 400
 
     run(work)
 

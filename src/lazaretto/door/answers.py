@@ -65,7 +65,7 @@ _STATUS: Final = {
     "com.microsoft:server-busy": 503,
     "amqp:link:message-size-exceeded": 403,
     "amqp:resource-limit-exceeded": 403,
-    "com.microsoft:entity-disabled": 403,
+    "com.microsoft:entity-disabled": 400,
     "amqp:not-implemented": 501,
 }
 

@@ -57,6 +57,20 @@ def test_options_are_named_as_they_are_given(cli: Program, arguments: tuple[str,
     assert told in result.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("queue", "show", "news"), "'news' is a topic: `lazaretto topic show` describes it"),
+        (("receive", "held"), "requires sessions: receive with --session ID or --next-session"),
+        (("receive", "q", "--session", "a"), "receive from it without --session and --next-session"),
+    ],
+)
+def test_advice_is_a_command_or_an_option(cli: Program, arguments: tuple[str, ...], told: str) -> None:
+    cli.ok("topic", "create", "news")
+    cli.ok("queue", "create", "held", "--requires-session")
+    assert told in cli.fails(1, "not_allowed", *arguments)
+
+
 def test_fields_of_a_line_of_json_keep_their_names(cli: Program) -> None:
     result = cli("send", "q", "--jsonl", stdin='{"body": "x", "message_id": 5}\n')
     assert result.code != 0

@@ -8,12 +8,21 @@ from typing import Any
 
 from lazaretto.cli.commands import ALIASES
 
+#: What errors advise in Python, and what a shell has for it.
+_ADVICE = {
+    "broker.topic(…) describes it": "`lazaretto topic show` describes it",
+    "with session=… (a session's id, or NEXT_SESSION)": "with --session ID or --next-session",
+    "without session=…": "without --session and --next-session",
+}
+
 
 def in_shell_words(text: str, command: Any, given: Sequence[str]) -> str:
     """Return an error's text with the options of the command that was given, where Python's names stand.
 
     `queue create --lock-duration 0s` is told of `--lock-duration`, not of `lock_duration`.
     """
+    for python, shell in _ADVICE.items():
+        text = text.replace(python, shell)
     for name, option in sorted(_options(command, given).items(), key=lambda pair: -len(pair[0])):
         text = re.sub(rf"\b{name}='?([\w.-]+)'?", rf"{option} \1", text)
         text = re.sub(rf"(?<![\w'\"/.-]){name}(?![\w'\"/])", option, text)

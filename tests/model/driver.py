@@ -17,7 +17,16 @@ from hypothesis.stateful import RuleBasedStateMachine
 from servers import new_store
 
 import lazaretto
-from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, TopicOptions
+from lazaretto import (
+    ManualClock,
+    Message,
+    MessageState,
+    PoisonPolicy,
+    QueueOptions,
+    Rule,
+    SqlFilter,
+    TopicOptions,
+)
 from lazaretto.broker import Broker
 from lazaretto.errors import LazarettoError
 from lazaretto.model.clock import MICROSECONDS, to_datetime
@@ -181,6 +190,7 @@ class Driver(RuleBasedStateMachine):
         wants = {path: wants for path, (_, wants) in SUBSCRIPTIONS.items()}
         self.model = Model(START, _options(self.partitions), wants, TOPIC_OPTIONS)
         self.model.given = lambda path, last: self._given(path, last)
+        self.model.still_there = lambda path, number: self._still_there(path, number)
         self.held: list[tuple[ReceivedMessage, Handle]] = []
         self.sessions: list[tuple[Receiver, SessionHandle]] = []
         self.focus: list[str] = list(QUEUES)
@@ -193,6 +203,11 @@ class Driver(RuleBasedStateMachine):
         above = [m.sequence_number for m in some if m.sequence_number > last]
         same = [n for n in above if n >> PARTITION_SEQUENCE_BITS == last >> PARTITION_SEQUENCE_BITS]
         return min(same, default=last + 1)
+
+    def _still_there(self, path: str, number: int) -> bool:
+        """Return whether the broker has a message that can be received."""
+        found = self.broker.peek(path, 1, number)
+        return bool(found) and found[0].sequence_number == number and found[0].state is MessageState.ACTIVE
 
     def connect(self) -> Broker:
         broker = lazaretto.connect(self.url, clock=self.clock, create=False)

@@ -66,6 +66,8 @@ class Model:
         self.taken: list[int] = []
         #: Finds the number above another one that the broker gave in a partition, which may leave some out.
         self.given: Callable[[str, int], int] | None = None
+        #: Whether the broker still has a message that can be received: it may have looked at others, too.
+        self.still_there: Callable[[str, int], bool] = lambda path, number: True
         #: One topic: what each subscription wants, and how many messages were sent to it.
         self.subscriptions = subscriptions
         self.topic = topic
@@ -200,12 +202,24 @@ class Model:
         return self._hand_over(queue, found, session)
 
     def _offered(self, queue: Queue, dead: bool) -> list[Copy]:
-        """Return what is next in a queue, or in the partition from which the broker took."""
+        """Return what is next in a queue, or in the partition from which the broker took.
+
+        Before that it may have looked at others, where it found only messages to set aside.
+        """
         copies = queue.part(dead)
         if dead or queue.options.partitions == 1 or not self.taken:
             return copies
         partitions = {number >> PARTITION_SEQUENCE_BITS for number in self.taken}
-        return [one for one in copies if one.number >> PARTITION_SEQUENCE_BITS in partitions]
+        return [
+            one
+            for one in copies
+            if one.number >> PARTITION_SEQUENCE_BITS in partitions
+            or (
+                one.state is ACTIVE
+                and self._exhausted(queue, one)
+                and not self.still_there(queue.path, one.number)
+            )
+        ]
 
     def _unit(self, queue: Queue, name: str, limit: int) -> list[Copy]:
         """Return all of a session that is one unit, once none of it waits or is held."""

@@ -210,7 +210,7 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
         bodies[100 * number + 40] = os.fsencode(marker)
     broker.sender("work").send([Message(body) for body in bodies])
     job = Submitted(tmp_path, url, rows=50)
-    with cluster(tmp_path, workers=2, cores=1) as master:
+    with cluster(tmp_path, workers=2 if SOAK else 1, cores=1) as master:
         handlers = str(tmp_path / "driver" / "shop_handlers.py")
         words = ["--env", "SHOP", "--env", "DRIVER", "--py-files", handlers]
         for _ in range(5):

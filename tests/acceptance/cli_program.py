@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 from forked import can_fork, fork_program
 
 import lazaretto
@@ -213,6 +214,14 @@ class Terminal:
 def interrupt(process: subprocess.Popen[bytes]) -> None:
     """Do what Control-C does."""
     process.send_signal(signal.SIGINT)
+
+
+def program_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
+    """Return a program that runs in a folder; its store there has the queue `q`."""
+    monkeypatch.chdir(folder)
+    program = Program(folder / "store.db")
+    program.ok("queue", "create", "q")
+    return program
 
 
 def fill(broker: lazaretto.Broker, queue: str, bodies: list[bytes], **options: Any) -> list[int]:

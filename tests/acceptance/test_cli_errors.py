@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_program import Program
+from cli_program import Program, program_in
 
 from lazaretto import Disposition, Message, PoisonPolicy, PoisonSession, QueueOptions
 
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    monkeypatch.chdir(tmp_path)
-    program = Program(tmp_path / "store.db")
-    program.ok("queue", "create", "q")
-    return program
+    return program_in(tmp_path, monkeypatch)
 
 
 def test_a_missing_choice_is_told_on_one_line(cli: Program) -> None:

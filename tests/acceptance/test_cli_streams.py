@@ -6,17 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_program import Program
+from cli_program import Program, program_in
 
 from lazaretto import MessageState
 
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
-    monkeypatch.chdir(tmp_path)
-    program = Program(tmp_path / "store.db")
-    program.ok("queue", "create", "q")
-    return program
+    return program_in(tmp_path, monkeypatch)
 
 
 def _redirected(cli: Program, redirection: str, *arguments: str) -> tuple[int, str, str]:

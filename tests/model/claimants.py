@@ -60,7 +60,7 @@ class Side:
         for slot, broker in enumerate(self.brokers):
             broker._store._tx.context.claims_ranges = ranges
             # Which partitions are its homes must not depend on its name, which has a random part.
-            broker._store._tx.context.memory.homes.slot = slot
+            broker._store._memory.homes.slot = slot
         self.consumers: list[ClaimConsumer] = []
         self.held: list[Any] = []
         #: The latest stage of each shard, by consumer, claim and the shard's place.

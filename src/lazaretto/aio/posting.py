@@ -15,7 +15,7 @@ from lazaretto.sender import Sender
 
 
 def hold_for_clients(broker: AsyncBroker) -> None:
-    """Receive for clients from now on: if this process dies, their locks run out, and that is all."""
+    """Receive for clients from now on: if this process dies, no message counts it."""
     inner: Any = broker
     inner._inner._store.hold_for_clients()
 

@@ -46,8 +46,7 @@ class AmqpDoor:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
         from lazaretto.door import check_address
 
-        unused = self._without_port()
-        if unused:
+        if self.amqp is None and (unused := self._given()):
             raise usage(f"give --amqp with {unused}: without it AMQP is not served, and HTTP has no TLS")
         if self.plain and not self.encrypts:
             raise usage("give --certificate or --tls with --plain: without them nothing is encrypted")
@@ -55,8 +54,8 @@ class AmqpDoor:
             tls = None if self.plain else self.tls()
             check_address(self.amqp_host, tls, self.policies(), insecure=self.insecure)
 
-    def _without_port(self) -> str:
-        """Return an option that was given and has no effect; "": there is none."""
+    def _given(self) -> str:
+        """Return an option that has no effect without a port; "": none was given."""
         given = {
             "--certificate": self.certificate,
             "--private-key": self.private_key,
@@ -65,7 +64,7 @@ class AmqpDoor:
             "--amqp-also": self.more_ports,
             "--plain": self.plain,
         }
-        return next((name for name, value in given.items() if value and self.amqp is None), "")
+        return next((name for name, value in given.items() if value), "")
 
     def policies(self) -> list[AccessPolicy]:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""

@@ -397,6 +397,20 @@ class StoreUnavailable(StoreError):
     retriable = True
 
 
+class PartlySent(StoreError):
+    """Some messages were sent to their stores, and others were not.
+
+    Attribute: `placed`, for each message in the order given: where it was sent, or None. The cause is what the
+    first of the others failed with; after CommitUnknown it may have been sent.
+    """
+
+    code = "partly_sent"
+
+    def __init__(self, message: str, placed: Sequence[object]) -> None:
+        self.placed = placed
+        super().__init__(message)
+
+
 class CommitUnknown(StoreError):
     """The connection was lost during the commit, which may or may not have happened.
 

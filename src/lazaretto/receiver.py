@@ -61,6 +61,12 @@ Mode = Literal["peek_lock", "receive_and_delete"]
 LONGEST_NAME: Final = 256
 
 
+def check_mode(mode: object) -> None:
+    """Raise InvalidOption for what is no mode of receiving."""
+    if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
+        raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
+
+
 class NextSession(enum.Enum):
     """The type of NEXT_SESSION."""
 
@@ -88,8 +94,7 @@ class Receiver(MessageVerbs, Closing):
         *,
         accept: bool = True,
     ) -> None:
-        if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
-            raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
+        check_mode(mode)
         if session is not None and session is not NEXT_SESSION:
             text("session", session, LONGEST_ID)
         self._store = store

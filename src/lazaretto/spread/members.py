@@ -1,0 +1,187 @@
+"""The stores of a spread: opened when they are needed, left alone for a while when they cannot be reached."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+from lazaretto.broker import Broker, connect, store_of
+from lazaretto.engine.entities.spreads import JoinSpread, SpreadMark, spread_mark
+from lazaretto.errors import BrokerClosed, InvalidOption, StoreUnavailable
+from lazaretto.model.partitions import Keyed, partition_key_of, partition_of
+from lazaretto.store.addresses import without_password
+
+T = TypeVar("T")
+
+#: How long a store that could not be reached is left alone by who need not have it, in seconds.
+_REST: Final = 5.0
+
+
+class Member:
+    """One store of a spread, at a place of it. Threads can share it."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self._url = url
+        self._options = options
+        self._broker: Broker | None = None
+        self._opening = threading.Lock()
+        self._closed = False
+        self._resting_until = 0.0
+        self.mark: SpreadMark | None = None
+
+    @property
+    def name(self) -> str:
+        """Its address, as it may be shown."""
+        return without_password(self._url)
+
+    @property
+    def rests(self) -> bool:
+        """Whether it could not be reached a moment ago."""
+        return time.monotonic() < self._resting_until
+
+    def broker(self) -> Broker:
+        """Return the broker of the store. Raises StoreUnavailable, and what `connect` does."""
+        with self._opening:
+            if self._closed:
+                raise BrokerClosed("this spread is closed")
+            if self._broker is None:
+                with self.watched():
+                    opened = connect(self._url, **self._options)
+                    try:
+                        self._check(opened)
+                    except BaseException:
+                        opened.close()
+                        raise
+                    self._broker = opened
+            return self._broker
+
+    def _check(self, opened: Broker) -> None:
+        found = store_of(opened).read(spread_mark)
+        if self.mark is not None and found != self.mark:
+            raise misplaced(self, self.mark, found)
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Leave the store alone for a while if what is done in this block finds that it cannot be reached."""
+        try:
+            yield
+        except StoreUnavailable:
+            self._resting_until = time.monotonic() + _REST
+            raise
+        self._resting_until = 0.0
+
+    def close(self) -> None:
+        with self._opening:
+            self._closed = True
+            opened, self._broker = self._broker, None
+        if opened is not None:
+            opened.close()
+
+
+class Members:
+    """All stores of a spread, in order, and which of them this process is at home in."""
+
+    def __init__(self, stores: Sequence[Member], home: int) -> None:
+        self.stores = stores
+        self.home = home
+
+    def __len__(self) -> int:
+        return len(self.stores)
+
+    def place_of(self, key: str) -> int:
+        """Return in which store the messages of a session or partition key are."""
+        return partition_of(key, len(self.stores))
+
+    def place_for(self, message: Keyed, *, detects: bool) -> int | None:
+        """Return the store that a message must go to; None: any. `detects`: duplicates are detected."""
+        key = partition_key_of(message, detects=detects)
+        return None if key is None else self.place_of(key)
+
+    def from_home(self) -> list[int]:
+        """Return all places, the home first, those that could not be reached a moment ago last."""
+        count = len(self.stores)
+        order = [(self.home + step) % count for step in range(count)]
+        return sorted(order, key=lambda place: self.stores[place].rests)
+
+
+def first_answer(members: Members, order: Sequence[int], ask: Callable[[int], T | None]) -> T | None:
+    """Return what the first of some stores answers that has an answer; None if none has one.
+
+    Those that could not be reached a moment ago are left out. Raises StoreUnavailable if none can be reached.
+    """
+    failed: StoreUnavailable | None = None
+    reached = False
+    for place in [place for place in order if not members.stores[place].rests] or order:
+        try:
+            with members.stores[place].watched():
+                found = ask(place)
+        except StoreUnavailable as error:
+            failed = failed or error
+            continue
+        if found:
+            return found
+        reached = True
+    if failed is not None and not reached:
+        raise failed
+    return None
+
+
+def join(stores: Sequence[Member], *, moves: bool) -> None:
+    """Mark all stores as those of one spread, or check that they are.
+
+    `moves`: mark them anew if they belong to others or come in another order. Raises InvalidOption if they do
+    without it, NotAllowed if they have messages then, and StoreUnavailable if one cannot be reached that is
+    to be marked.
+    """
+    found: list[SpreadMark | None] = []
+    missing: StoreUnavailable | None = None
+    for store in stores:
+        try:
+            found.append(store_of(store.broker()).read(spread_mark))
+        except StoreUnavailable as error:
+            missing = error
+            found.append(None)
+    spread = next((mark.spread for mark in found if mark is not None), None)
+    wrong = [
+        (store, wanted, mark)
+        for store, wanted, mark in zip(stores, _marks(spread or "", len(stores)), found, strict=True)
+        if mark not in (None, wanted)
+    ]
+    if wrong and not moves:
+        raise misplaced(*wrong[0])
+    if missing is not None and (wrong or spread is None):
+        raise missing
+    spread = uuid.uuid4().hex if wrong or spread is None else spread
+    if missing is None:
+        # Another process may have marked the first store meanwhile: then its spread is this one.
+        spread = _join(stores[0], SpreadMark(spread, 0, len(stores)), moves=bool(wrong)).spread
+    for store, wanted in zip(stores, _marks(spread, len(stores)), strict=True):
+        mark = wanted if missing is not None else _join(store, wanted, moves=bool(wrong))
+        if mark != wanted:
+            raise misplaced(store, wanted, mark)
+        store.mark = wanted
+
+
+def _marks(spread: str, stores: int) -> list[SpreadMark]:
+    return [SpreadMark(spread, place, stores) for place in range(stores)]
+
+
+def _join(store: Member, wanted: SpreadMark, *, moves: bool) -> SpreadMark:
+    return store_of(store.broker()).run(JoinSpread(wanted, moves))
+
+
+def misplaced(store: Member, wanted: SpreadMark, found: SpreadMark | None) -> InvalidOption:
+    """Return the error of a store that is not where it was when the spread was made."""
+    given = f"store {wanted.place + 1} of {wanted.stores}"
+    if found is None:
+        return InvalidOption(f"expected {store.name} to be {given} of this spread, got one that is in none")
+    if found.spread != wanted.spread:
+        return InvalidOption(f"expected {store.name} to be {given} of this spread, got one of another spread")
+    return InvalidOption(
+        f"expected {store.name} to be store {found.place + 1} of {found.stores}, as when the spread was "
+        f"made, got {given}: name the same stores in the same order, or empty them and set moves=True"
+    )

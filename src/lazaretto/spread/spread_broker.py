@@ -1,0 +1,152 @@
+"""Connects to several stores and offers one queue in all of them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeVar
+
+from lazaretto.broker import Broker
+from lazaretto.errors import InvalidOption, StoreUnavailable
+from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, whole
+from lazaretto.model.descriptions import MessageCounts
+from lazaretto.model.headers import LONGEST_ID
+from lazaretto.model.partitions import LOOK_EVERY
+from lazaretto.receiver import NEXT_SESSION, Mode, Receiver
+from lazaretto.spread.members import Member, Members, first_answer, join
+from lazaretto.spread.spread_receiver import SpreadReceiver
+from lazaretto.spread.spread_sender import SpreadSender
+from lazaretto.tools.closing import Closing
+
+T = TypeVar("T")
+
+#: The most stores that one spread can have.
+MOST_STORES: Final = 64
+
+
+def connect(
+    urls: Iterable[str | os.PathLike[str]], *, home: int | None = None, moves: bool = False, **options: Any
+) -> SpreadBroker:
+    """Open several stores as one: a *spread*. All processes name the same stores in the same order.
+
+    `urls`: 1 to 64 addresses, as of `lazaretto.connect`, whose `options` apply to each. `home`: the place,
+    from 0, of the store that this process sends messages without a key to and receives from first; by default
+    any one. `moves`: allow another number or order of stores than before; they must have no messages then.
+    The first time, and to move, all stores must be reachable; later those that are not are opened when they
+    are.
+
+    Raises InvalidOption if the stores belong to another spread or come in another order, NotAllowed if
+    `moves` finds messages, StoreUnavailable, and what `lazaretto.connect` raises.
+    """
+    flag("moves", moves)
+    if isinstance(urls, str | bytes | os.PathLike) or not isinstance(urls, Iterable):
+        raise InvalidOption(f"expected urls to be the addresses of several stores, got {shown(urls)}")
+    given = [str(url) for url in urls]
+    if not 1 <= len(given) <= MOST_STORES or len(set(given)) < len(given):
+        raise InvalidOption(f"expected 1 to {MOST_STORES} different addresses, got {len(given)}")
+    place = secrets.randbelow(len(given)) if home is None else whole("home", home, 0, len(given) - 1)
+    stores = [Member(url, options) for url in given]
+    try:
+        join(stores, moves=moves)
+    except BaseException:
+        for store in stores:
+            store.close()
+        raise
+    return SpreadBroker(Members(stores, place))
+
+
+class SpreadBroker(Closing):
+    """Several stores, used as one. Threads can share it. A context manager.
+
+    A queue that exists in all of them is one queue here. Everything of a message is in one store, that of its
+    session or partition key: its order, duplicates, dead letter, history. So whatever else a broker does is
+    done on each store: see `each` and `broker_of`.
+    """
+
+    def __init__(self, members: Members) -> None:
+        self._members = members
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def sender(self, path: str) -> SpreadSender:
+        """Return a sender to a queue or topic, which is looked up when a message is sent."""
+        return SpreadSender(self._members, path)
+
+    def receiver(self, path: str, *, subqueue: str | None = None, mode: Mode = "peek_lock") -> SpreadReceiver:
+        """Return a receiver of a queue or subqueue without sessions. `mode`: as of `Broker.receiver`."""
+        return SpreadReceiver(self._members, path, subqueue, mode)
+
+    def accept_next_session(self, path: str, max_wait: GivenDuration | None = 0.0) -> Receiver | None:
+        """Lock the next session that is free and has messages, in any store; return a receiver of it.
+
+        Waits up to `max_wait` seconds (None: forever); then returns None. Close the receiver to release the
+        session. Raises StoreUnavailable if no store can be reached, and what `Broker.receiver` does.
+        """
+        wait = None if max_wait is None else seconds("max_wait", max_wait)
+        end = None if wait is None else time.monotonic() + wait
+        while True:
+            found = first_answer(
+                self._members, self._members.from_home(), lambda place: self._accept(place, path, 0.0)
+            )
+            left = LOOK_EVERY / 1_000_000 if end is None else end - time.monotonic()
+            if found is not None or left <= 0:
+                return found
+            with contextlib.suppress(StoreUnavailable):
+                place = self._members.from_home()[0]
+                found = self._accept(place, path, min(left, LOOK_EVERY / 1_000_000))
+            if found is not None:
+                return found
+
+    def _accept(self, place: int, path: str, wait: float) -> Receiver | None:
+        receiver = self._members.stores[place].broker().receiver(path, session=NEXT_SESSION)
+        accepted = None
+        try:
+            accepted = receiver.accept_session(wait)
+        finally:
+            if accepted is None:
+                receiver.close()
+        return None if accepted is None else receiver
+
+    # -- stores ---------------------------------------------------------------------------------
+
+    def broker_of(self, key: str) -> Broker:
+        """Return the broker of the store with the messages of a session or partition key."""
+        place = self._members.place_of(text("key", key, LONGEST_ID))
+        return self._members.stores[place].broker()
+
+    def broker_at(self, store: int) -> Broker:
+        """Return the broker of the store at a place, from 0."""
+        return self._members.stores[whole("store", store, 0, len(self._members) - 1)].broker()
+
+    def each(self, do: Callable[[Broker], T]) -> list[T]:
+        """Call a function with the broker of each store, in order; return what it returns.
+
+        All are called, also if one raises; then the first error is raised, with a note that says where.
+        """
+        if not callable(do):
+            raise InvalidOption(f"expected a function of a broker, got {shown(do)}")
+        found: list[T] = []
+        failed: Exception | None = None
+        for member in self._members.stores:
+            try:
+                found.append(do(member.broker()))
+            except Exception as error:
+                error.add_note(f"in {member.name}")
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        return found
+
+    def counts(self, path: str) -> MessageCounts:
+        """Return how many messages a queue has in all stores, by state. Raises EntityNotFound."""
+        found = self.each(lambda broker: broker.queue(path).counts)
+        names = MessageCounts.__dataclass_fields__
+        return MessageCounts(**{name: sum(getattr(one, name) for one in found) for name in names})
+
+    def close(self) -> None:
+        """Close all stores. Waiting callers get BrokerClosed. Everything acknowledged is safe."""
+        for member in self._members.stores:
+            member.close()

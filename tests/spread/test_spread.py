@@ -1,0 +1,297 @@
+"""Several stores used as one: where messages go, who gets them, and what holds for all stores together."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lazaretto
+from lazaretto import (
+    BrokerClosed,
+    EntityNotFound,
+    InvalidMessage,
+    InvalidOption,
+    Message,
+    MessageLockLost,
+    MessageNotFound,
+    NotAllowed,
+    PartlySent,
+    PoisonPolicy,
+    QueueOptions,
+    ReceivedMessage,
+    TopicOptions,
+)
+from lazaretto.spread import Placed, SpreadBroker, SpreadReceiver, connect
+
+from .conftest import STORES
+
+KEYS = [f"key-{number}" for number in range(20)]
+
+
+def drain(receiver: SpreadReceiver, limit: int = 7) -> Iterator[ReceivedMessage]:
+    """Yield all messages that a receiver gets, completed."""
+    while found := receiver.receive(limit):
+        receiver.complete(found)
+        yield from found
+
+
+class TestSending:
+    def test_a_key_has_one_store_and_one_order(self, spread: SpreadBroker) -> None:
+        placed = defaultdict(set)
+        sender = spread.sender("orders")
+        for turn in range(3):
+            found = sender.send([Message(b"%d" % turn, partition_key=key) for key in KEYS])
+            for key, place in zip(KEYS, found, strict=True):
+                placed[key].add(place.store)
+        assert all(len(stores) == 1 for stores in placed.values())
+        assert set.union(*placed.values()) == set(range(STORES))
+        for key in KEYS:
+            own = spread.broker_of(key).peek("orders", 100)
+            assert [m.body for m in own if m.partition_key == key] == [b"0", b"1", b"2"]
+        by_key = defaultdict(list)
+        for message in drain(spread.receiver("orders")):
+            by_key[message.partition_key].append(message.body)
+        assert dict(by_key) == {key: [b"0", b"1", b"2"] for key in KEYS}
+
+    def test_what_has_no_key_goes_home_in_one_commit(self, urls: list[str], spread: SpreadBroker) -> None:
+        with connect(urls, home=2) as other:
+            placed = other.sender("orders").send([Message(b"one"), Message(b"two", message_id="2")])
+        assert [place.store for place in placed] == [2, 2]
+        assert spread.broker_at(2).queue("orders").counts.active == 2
+        assert spread.sender("orders").send(Message(b"three")).store == 0
+
+    def test_one_message_gives_one_place(self, spread: SpreadBroker) -> None:
+        sender = spread.sender("orders")
+        place = sender.send(Message(b"x", session_id="s"))
+        assert place == Placed(place.store, place.sequence_number)
+        assert sender.send([]) == []
+
+    def test_duplicates_are_found_whoever_sends_them(self, urls: list[str], spread: SpreadBroker) -> None:
+        options = QueueOptions(requires_duplicate_detection=True, duplicate_detection_window=600)
+        spread.each(lambda broker: broker.create_queue("once", options))
+        for home in range(STORES):
+            with connect(urls, home=home) as host:
+                host.sender("once").send([Message(b"x", message_id=f"id-{n}") for n in range(10)])
+        assert spread.counts("once").active == 10
+
+    def test_scheduled_messages_are_cancelled_where_they_are(self, spread: SpreadBroker) -> None:
+        sender = spread.sender("orders")
+        later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
+        places = sender.schedule([Message(b"x", partition_key=key) for key in KEYS], later)
+        assert spread.counts("orders").scheduled == len(KEYS)
+        sender.cancel(places[:5])
+        assert spread.counts("orders").scheduled == len(KEYS) - 5
+        with pytest.raises(MessageNotFound):
+            sender.cancel(places[0])
+        one = sender.schedule(Message(b"y"), later)
+        sender.cancel(one)
+
+    def test_a_topic_routes_in_the_store_of_the_message(self, spread: SpreadBroker) -> None:
+        spread.each(lambda broker: broker.create_topic("news", TopicOptions()))
+        spread.each(lambda broker: broker.create_subscription("news", "all"))
+        spread.sender("news").send([Message(b"x", partition_key=key) for key in KEYS])
+        got = Counter(m.partition_key for m in drain(spread.receiver("news/subscriptions/all")))
+        assert got == Counter(KEYS)
+
+    def test_bad_messages_are_refused_before_any_is_sent(self, spread: SpreadBroker) -> None:
+        bad: Any = "text"
+        with pytest.raises(InvalidMessage):
+            spread.sender("orders").send([Message(b"x", partition_key="a"), Message(bad, partition_key="b")])
+        assert spread.counts("orders").total == 0
+
+    def test_a_queue_that_is_missing_in_one_store(self, spread: SpreadBroker) -> None:
+        spread.broker_at(1).delete_queue("orders")
+        with pytest.raises(PartlySent) as caught:
+            spread.sender("orders").send([Message(b"x", partition_key=key) for key in KEYS])
+        assert isinstance(caught.value.__cause__, EntityNotFound)
+        placed = caught.value.placed
+        assert len(placed) == len(KEYS)
+        missing = [key for key, place in zip(KEYS, placed, strict=True) if place is None]
+        assert missing
+        assert {spread.broker_of(key) for key in missing} == {spread.broker_at(1)}
+        with pytest.raises(EntityNotFound):
+            spread.sender("orders").send([Message(b"x", partition_key=key) for key in missing])
+        with pytest.raises(EntityNotFound, match="no queue"):
+            spread.counts("orders")
+
+
+class TestReceiving:
+    def test_every_store_is_received_from(self, spread: SpreadBroker) -> None:
+        for place in range(STORES):
+            spread.broker_at(place).sender("orders").send([Message(b"%d" % place)] * 5)
+        got = Counter(message.body for message in drain(spread.receiver("orders"), limit=2))
+        assert got == {b"0": 5, b"1": 5, b"2": 5}
+        assert spread.counts("orders").total == 0
+
+    def test_no_store_starves_while_the_home_is_busy(self, spread: SpreadBroker) -> None:
+        spread.broker_at(2).sender("orders").send(Message(b"elsewhere"))
+        spread.broker_at(0).sender("orders").send([Message(b"home")] * 100)
+        receiver = spread.receiver("orders")
+        got = [receiver.receive(1)[0].body for _ in range(3)]
+        assert b"elsewhere" in got
+
+    def test_one_who_waits_gets_what_comes_to_another_store(self, spread: SpreadBroker) -> None:
+        receiver, got = spread.receiver("orders"), []
+        waiting = threading.Thread(target=lambda: got.extend(receiver.receive(1, max_wait=30)))
+        waiting.start()
+        spread.broker_at(1).sender("orders").send(Message(b"x"))
+        waiting.join(20)
+        assert [message.body for message in got] == [b"x"]
+
+    def test_verbs_settle_where_the_message_is(self, spread: SpreadBroker) -> None:
+        policy = PoisonPolicy(receive_retry_count=5)
+        spread.each(lambda broker: broker.update_queue("orders", policy=policy))
+        spread.sender("orders").send([Message(key.encode(), partition_key=key) for key in KEYS])
+        receiver = spread.receiver("orders")
+        held: list[ReceivedMessage] = []
+        while found := receiver.receive(3):
+            held += found
+        assert len(held) == len(KEYS)
+        assert receiver.renew_lock(held) <= max(m.locked_until for m in held if m.locked_until)
+        places = [receiver.place_of(message) for message in held[:4]]
+        receiver.defer(held[:4])
+        receiver.dead_letter(held[4:7], reason="Bad")
+        receiver.abandon(held[7:10], error="no")
+        receiver.release(held[10:12])
+        receiver.complete(held[12:])
+        counts = spread.counts("orders")
+        assert (counts.deferred, counts.dead_letter, counts.active, counts.locked) == (4, 3, 5, 0)
+        again = receiver.receive_deferred(places)
+        assert [m.body for m in again] and {m.body for m in again} == {m.body for m in held[:4]}
+        receiver.complete(again)
+        dead = list(drain(spread.receiver("orders", subqueue="dead_letter")))
+        assert {m.body for m in dead} == {m.body for m in held[4:7]}
+        assert sorted(m.delivery_count for m in drain(receiver)) == [0, 0, 1, 1, 1]
+        with pytest.raises(MessageLockLost):
+            receiver.complete(held[-1])
+
+    def test_received_and_deleted(self, spread: SpreadBroker) -> None:
+        spread.sender("orders").send([Message(b"x", partition_key=key) for key in KEYS])
+        receiver = spread.receiver("orders", mode="receive_and_delete")
+        got = 0
+        while found := receiver.receive(5):
+            got += len(found)
+        assert got == len(KEYS)
+        assert spread.counts("orders").total == 0
+
+    def test_messages_that_no_spread_handed_out(self, spread: SpreadBroker) -> None:
+        spread.sender("orders").send(Message(b"x"))
+        (plain,) = spread.broker_at(0).receiver("orders").receive(1)
+        receiver = spread.receiver("orders")
+        bad: Any = "x"
+        wrong: list[Any] = [plain, [plain], bad, [bad], None]
+        for given in wrong:
+            with pytest.raises(InvalidOption, match="spread's receiver"):
+                receiver.complete(given)
+        with pytest.raises(InvalidOption, match="at least one"):
+            receiver.renew_lock([])
+        places: list[Any] = [3, bad, None, Placed(STORES, 1), [Placed(-1, 1)]]
+        for place in places:
+            with pytest.raises(InvalidOption):
+                receiver.receive_deferred(place)
+
+    def test_sessions_of_all_stores_in_order(self, spread: SpreadBroker) -> None:
+        spread.each(lambda broker: broker.create_queue("jobs", QueueOptions(requires_session=True)))
+        for turn in range(3):
+            spread.sender("jobs").send([Message(b"%d" % turn, session_id=key) for key in KEYS])
+        assert spread.broker_of(KEYS[0]).receiver("jobs", session=KEYS[0]).receive(1)[0].body == b"0"
+        got = {}
+        while (receiver := spread.accept_next_session("jobs")) is not None:
+            with receiver:
+                found = receiver.receive(10)
+                receiver.set_session_state(b"seen")
+                receiver.complete(found)
+                assert receiver.session_id is not None
+                got[receiver.session_id] = [message.body for message in found]
+        assert got == {key: [b"0", b"1", b"2"] for key in KEYS[1:]}
+        assert spread.accept_next_session("jobs", max_wait=0.3) is None
+
+    def test_closed(self, spread: SpreadBroker, urls: list[str]) -> None:
+        receiver, sender = spread.receiver("orders"), spread.sender("orders")
+        receiver.close()
+        sender.close()
+        with pytest.raises(BrokerClosed):
+            receiver.receive(1)
+        with pytest.raises(BrokerClosed):
+            sender.send(Message(b"x"))
+        other = connect(urls)
+        waiting = other.receiver("orders")
+        other.close()
+        with pytest.raises(BrokerClosed):
+            waiting.receive(1)
+
+
+class TestStores:
+    def test_another_order_or_number_is_refused(self, urls: list[str], spread: SpreadBroker) -> None:
+        for wrong in (urls[::-1], urls[:2], urls[:1]):
+            with pytest.raises(InvalidOption, match="same stores in the same order"):
+                connect(wrong)
+        connect(urls).close()
+
+    def test_a_store_of_another_spread_is_refused(self, urls: list[str]) -> None:
+        connect(urls[:1]).close()
+        connect(urls[1:]).close()
+        with pytest.raises(InvalidOption, match=r"another spread|in the same order"):
+            connect(urls)
+
+    def test_moving_needs_stores_without_messages(self, urls: list[str], spread: SpreadBroker) -> None:
+        spread.sender("orders").send(Message(b"x"))
+        with pytest.raises(NotAllowed, match="'orders' has some"):
+            connect(urls[::-1], moves=True)
+        list(drain(spread.receiver("orders")))
+        with connect(urls[::-1], moves=True, home=0) as moved:
+            moved.sender("orders").send([Message(b"x", partition_key=key) for key in KEYS])
+            assert moved.counts("orders").active == len(KEYS)
+        # Nothing moves: so messages do not matter.
+        connect(urls[::-1], moves=True).close()
+        with pytest.raises(InvalidOption, match="same order"):
+            connect(urls)
+
+    def test_many_who_begin_at_once_have_one_spread(self, urls: list[str]) -> None:
+        failed: list[Exception] = []
+        start = threading.Barrier(4)
+
+        def begin() -> None:
+            start.wait()
+            try:
+                connect(urls).close()
+            except Exception as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=begin) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert failed == []
+
+    def test_each_calls_all_and_says_where_one_failed(self, spread: SpreadBroker) -> None:
+        spread.broker_at(1).create_queue("more")
+        with pytest.raises(lazaretto.EntityExists) as caught:
+            spread.each(lambda broker: broker.create_queue("more"))
+        assert len(caught.value.__notes__) == 1
+        assert spread.each(lambda broker: broker.queue("more").path) == ["more"] * STORES
+
+    @pytest.mark.parametrize("given", ["one", b"one", None, 3, [], ["a.db", "a.db"], ["x.db"] * 65])
+    def test_addresses_that_are_none(self, given: Any) -> None:
+        with pytest.raises(InvalidOption):
+            connect(given)
+
+    def test_options_that_are_none(self, urls: list[str], spread: SpreadBroker) -> None:
+        bad: Any = "x"
+        for options in ({"home": STORES}, {"home": bad}, {"moves": bad}, {"timeout": bad}):
+            with pytest.raises(InvalidOption):
+                connect(urls, **options)
+        with pytest.raises(InvalidOption):
+            spread.each(bad)
+        with pytest.raises(InvalidOption):
+            spread.receiver("orders", mode=bad)
+        with pytest.raises(InvalidOption):
+            spread.broker_of("")
+        with pytest.raises(InvalidOption):
+            spread.broker_at(STORES)

@@ -27,7 +27,7 @@ import pytest
 from servers import new_store
 
 import lazaretto
-from lazaretto import errors
+from lazaretto import errors, spread
 from lazaretto.cli.exits import MEANINGS
 from lazaretto.engine.log import EVENT_KINDS
 
@@ -327,7 +327,15 @@ def test_reference_has_every_name_one_can_import() -> None:
 
 def test_reference_has_every_method_of_what_users_hold() -> None:
     known = code_names("reference.md")
-    held = (lazaretto.Broker, lazaretto.Sender, lazaretto.Receiver, lazaretto.BrokerTransaction)
+    held = (
+        lazaretto.Broker,
+        lazaretto.Sender,
+        lazaretto.Receiver,
+        lazaretto.BrokerTransaction,
+        spread.SpreadBroker,
+        spread.SpreadSender,
+        spread.SpreadReceiver,
+    )
     names = [
         f"{cls.__name__}.{name}"
         for cls in held

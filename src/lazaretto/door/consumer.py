@@ -290,10 +290,11 @@ class Consumer:
                 self._settle([delivery], state, settled)
         elif error is None:
             self._answer(deliveries, echo(state), settled)
-        elif isinstance(error, LazarettoError):
-            self._answer(deliveries, rejected(error), settled)
         else:
-            self._peer.log_fault(error)
+            if not isinstance(error, LazarettoError):
+                self._peer.log_fault(error)
+            # Who is not told would wait until its own time is over.
+            self._answer(deliveries, rejected(error), settled)
 
     def _answer(self, deliveries: Sequence[Delivery], state: bytes, settled: bool) -> None:
         if not settled:

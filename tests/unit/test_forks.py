@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+import lazaretto.aio
 from lazaretto.store.runtime.forks import at_rest, at_work
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -104,3 +107,23 @@ def test_who_interrupts_a_fork_that_waits_is_heard() -> None:
     with at_work():
         pass
     assert fork(7) == 7
+
+
+def test_a_fork_waits_for_what_coroutines_have_done_in_threads(tmp_path: Path) -> None:
+    begun, rests, done = threading.Event(), threading.Event(), []
+
+    def work() -> None:
+        begun.set()
+        rests.wait(60)
+        done.append("work")
+
+    async def go() -> None:
+        async with await lazaretto.aio.connect(tmp_path / "one.db") as broker:
+            working = asyncio.ensure_future(broker._call(work))  # type: ignore[attr-defined]
+            await asyncio.to_thread(begun.wait, 60)
+            threading.Timer(0.5, rests.set).start()
+            assert await asyncio.to_thread(fork, 5) == 5
+            assert done == ["work"]
+            await working
+
+    asyncio.run(go())

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from lazaretto.errors import BrokerClosed, StoreError
 from lazaretto.steps import Do, Look, Steps, Wait
 from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.sql_store import SqlStore
 
@@ -169,8 +170,8 @@ class Driver:
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a function that may block, in a thread. Raises StoreError in another event loop."""
         self._refuse_other_loop()
-        run = copy_context().run
-        return await self._loop.run_in_executor(self._pool, partial(run, function, *arguments, **named))
+        run = partial(copy_context().run, function, *arguments, **named)
+        return await self._loop.run_in_executor(self._pool, _at_work, run)
 
     async def close(self, close: Callable[[], None]) -> None:
         """Wait until messages are released, close the store, and end the threads. Works in any event loop."""
@@ -271,6 +272,11 @@ class Driver:
                     ticket.settle()
             else:
                 _set(news, True)
+
+
+def _at_work(run: Callable[[], T]) -> T:
+    with at_work():
+        return run()
 
 
 def _set(future: asyncio.Future[bool], news: bool) -> None:

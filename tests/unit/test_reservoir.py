@@ -30,7 +30,7 @@ def test_what_is_chosen_at_a_level_is_among_what_is_chosen_below_it() -> None:
 
 
 @given(st.integers(1, 1 << 34), st.lists(st.integers(1, 400), min_size=1, max_size=20), st.randoms())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200 if SOAK else 50, deadline=None)
 def test_the_same_are_chosen_whatever_the_batches(start: int, sizes: list[int], r: random.Random) -> None:
     keys = [(7 << 44) + start + n for n in range(sum(sizes))]
     alone = {key for key in keys if choose([key])}

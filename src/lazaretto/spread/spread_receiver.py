@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Final
 
-from lazaretto.engine.messages.settle import Settlement
+from lazaretto.engine.messages.settle import COMPLETE, Settlement
 from lazaretto.errors import BrokerClosed, InvalidOption, StoreUnavailable
 from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock, ReceivedMessage
 from lazaretto.model.partitions import LOOK_EVERY, Rounds
 from lazaretto.receiver import Mode, Receiver, check_mode
-from lazaretto.settling import Messages, MessageVerbs
+from lazaretto.settling import Messages, MessageVerbs, settlements
 from lazaretto.spread.members import Members, first_answer
 from lazaretto.spread.spread_sender import Placed, numbers_by_store
 from lazaretto.tools.closing import Closing
 
 _MICROS: Final = 1_000_000
+
+_ByNumber = Callable[[Receiver, list[int]], list[ReceivedMessage]]
 
 
 class PlacedLock(Lock, frozen=True, kw_only=True):
@@ -109,14 +111,22 @@ class SpreadReceiver(MessageVerbs, Closing):
 
     def place_of(self, message: ReceivedMessage) -> Placed:
         """Return where a message that this receiver holds is, for `receive_deferred`."""
-        return Placed(self._store_of(message), message.sequence_number)
+        (one,) = settlements(message, COMPLETE)
+        return Placed(self._store_of(one.message), message.sequence_number)
 
     def receive_deferred(self, places: Placed | Iterable[Placed]) -> list[ReceivedMessage]:
         """Return deferred messages, locked. In each store all are, or none and MessageNotFound is raised."""
+        return self._receive_placed(places, Receiver.receive_deferred)
+
+    def receive_by_number(self, places: Placed | Iterable[Placed]) -> list[ReceivedMessage]:
+        """Return active messages by their places, as `Receiver.receive_by_number` does in each store."""
+        return self._receive_placed(places, Receiver.receive_by_number)
+
+    def _receive_placed(self, places: Placed | Iterable[Placed], receive: _ByNumber) -> list[ReceivedMessage]:
         return [
             _placed(message, store)
             for store, numbers in numbers_by_store(places, len(self._members)).items()
-            for message in self._receiver(store).receive_deferred(numbers)
+            for message in receive(self._receiver(store), numbers)
         ]
 
     # -- settling -------------------------------------------------------------------------------
@@ -138,17 +148,18 @@ class SpreadReceiver(MessageVerbs, Closing):
 
     def _by_store(self, messages: Messages) -> dict[int, list[ReceivedMessage]]:
         self._refuse_closed()
-        given = [messages] if isinstance(messages, ReceivedMessage) else messages
         found: dict[int, list[ReceivedMessage]] = {}
-        for message in given if isinstance(given, Iterable) else [given]:
-            found.setdefault(self._store_of(message), []).append(message)
+        for one in settlements(messages, COMPLETE):
+            found.setdefault(self._store_of(one.message), []).append(one.message)
         return found
 
-    def _store_of(self, message: object) -> int:
-        lock = message.lock if isinstance(message, ReceivedMessage) else None
-        if not isinstance(lock, PlacedLock) or lock.store >= len(self._members):
+    def _store_of(self, message: ReceivedMessage) -> int:
+        if message.lock is None:
+            # Whichever store is asked says that there is nothing to settle.
+            return self._members.home
+        if not isinstance(message.lock, PlacedLock) or message.lock.store >= len(self._members):
             raise InvalidOption(f"expected messages that a spread's receiver holds, got {shown(message)}")
-        return lock.store
+        return message.lock.store
 
     def close(self) -> None:
         """Stop receiving. The locks on messages expire."""

@@ -51,6 +51,6 @@ def _refuse_messages(tx: Transaction) -> None:
     for queue, standing in standings(tx, tx.queues.all()):
         if standing.dead_letter or standing.transfer_dead_letter or any(standing.states.values()):
             raise NotAllowed(
-                f"expected a store without messages, but {queue.path!r} has some: those of one key would then "
-                "be in two stores. Have them received or removed first, and dead letters resubmitted"
+                f"expected a store without messages, but {queue.path!r} has some: those of one key would "
+                "then be in two stores. Have them received or removed first, and dead letters resubmitted"
             )

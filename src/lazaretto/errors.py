@@ -401,7 +401,7 @@ class PartlySent(StoreError):
     """Some messages were sent to their stores, and others were not.
 
     Attribute: `placed`, for each message in the order given: where it was sent, or None. The cause is what
-    the first of the others failed with; after CommitUnknown it may have been sent.
+    the first of the others failed with, or CommitUnknown if any did: then others may have been sent.
     """
 
     code = "partly_sent"

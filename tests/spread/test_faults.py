@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import subprocess
 import sys
@@ -13,8 +14,12 @@ from pathlib import Path
 import pytest
 from servers import Server, new_store, start, wait_for
 
-from lazaretto import Message, PartlySent, QueueOptions, StoreUnavailable
+import lazaretto
+from lazaretto import CommitUnknown, Message, PartlySent, QueueOptions, StoreUnavailable
 from lazaretto.spread import SpreadBroker, connect
+from lazaretto.store.postgres.dialect import place
+from lazaretto.store.sql.query_files import Query
+from lazaretto.store.sql.statements import Statement
 
 CHILD = Path(__file__).with_name("child.py")
 
@@ -97,6 +102,25 @@ def test_a_spread_is_opened_without_a_server_that_is_gone(failing: tuple[Server,
             spread.counts("orders")
         resume(server)
         assert spread.counts("orders").total == 1
+
+
+def test_a_send_that_may_have_been_committed(failing: tuple[Server, list[str]]) -> None:
+    server, urls = failing
+    with connect(urls, home=0, timeout=1.0) as spread, lazaretto.connect(urls[1]) as other:
+        spread.each(lambda broker: broker.create_queue("orders"))
+        there, here = keys(spread, 0), keys(spread, 1)
+        sender = spread.sender("orders")
+        sender.send([Message(b"x", partition_key=key) for key in (there[0], here[0])])
+        stop(server)
+        commits = spread.broker_at(1)._store._commits  # type: ignore[attr-defined]
+        fails = Statement(Query("SELECT 1 / (random() * 0)::int"), place)
+        commits.dialect = dataclasses.replace(
+            commits.dialect, statements={**commits.dialect.statements, "flush": fails}
+        )
+        # The disk is waited for outside the lock where others write too.
+        other.sender("orders").send(Message(b"x"))
+        with pytest.raises(CommitUnknown):
+            sender.send([Message(b"x", partition_key=key) for key in (there[0], here[0])])
 
 
 def test_no_server_at_all(failing: tuple[Server, list[str]]) -> None:

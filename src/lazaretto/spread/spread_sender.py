@@ -10,7 +10,7 @@ import msgspec
 
 from lazaretto.broker import store_of
 from lazaretto.engine.messages.prepare import Sendable, prepare_all, several
-from lazaretto.errors import BrokerClosed, InvalidOption, LazarettoError, PartlySent
+from lazaretto.errors import BrokerClosed, CommitUnknown, InvalidOption, LazarettoError, PartlySent
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.messages import as_message
 from lazaretto.sender import sendable
@@ -83,7 +83,9 @@ class SpreadSender(Closing):
             try:
                 store, numbers = self._send_group(place, [messages[index] for index in indices])
             except LazarettoError as error:
-                failed = failed or error
+                # What may have been sent must not look like what was not.
+                if failed is None or isinstance(error, CommitUnknown):
+                    failed = error
                 continue
             for index, number in zip(indices, numbers, strict=True):
                 placed[index] = Placed(store, number)
@@ -93,7 +95,7 @@ class SpreadSender(Closing):
         if not sent:
             raise failed
         raise PartlySent(
-            f"{len(sent)} of {len(messages)} messages were sent; the others were not: {failed}", placed
+            f"{len(sent)} of {len(messages)} messages were sent; the others failed: {failed}", placed
         ) from failed
 
     def _place_for(self, message: NewMessage) -> int | None:

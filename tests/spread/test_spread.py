@@ -79,6 +79,17 @@ class TestSending:
                 host.sender("once").send([Message(b"x", message_id=f"id-{n}") for n in range(10)])
         assert spread.counts("once").active == 10
 
+    def test_a_sender_that_is_older_than_its_queue_finds_duplicates(self, spread: SpreadBroker) -> None:
+        sender = spread.sender("once")
+        messages = [Message(b"x", message_id=f"id-{n}") for n in range(10)]
+        with pytest.raises(EntityNotFound):
+            sender.send(messages)
+        options = QueueOptions(requires_duplicate_detection=True, duplicate_detection_window=600)
+        spread.each(lambda broker: broker.create_queue("once", options))
+        places = [place.store for place in sender.send(messages)]
+        assert places == [place.store for place in spread.sender("once").send(messages)]
+        assert set(places) == set(range(STORES))
+
     def test_scheduled_messages_are_cancelled_where_they_are(self, spread: SpreadBroker) -> None:
         sender = spread.sender("orders")
         later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)

@@ -105,19 +105,18 @@ class SpreadSender(Closing):
             return None
         if self._detects is None:
             self._detects = self._ask_whether_it_detects()
-        return self._members.place_for(message, detects=self._detects)
+        return self._members.place_for(message, detects=self._detects or False)
 
-    def _ask_whether_it_detects(self) -> bool:
-        """Return whether the queue detects duplicates, which is fixed when it is created."""
+    def _ask_whether_it_detects(self) -> bool | None:
+        """Return whether the queue detects duplicates, which never changes; None if there is no queue yet."""
 
-        def ask(place: int) -> tuple[bool]:
+        def ask(place: int) -> tuple[bool] | None:
             store = store_of(self._members.stores[place].broker())
             found = store.read(lambda tx: tx.queues.by_path(self._path.key))
-            # One that does not exist is refused when the message is sent.
-            return (found is not None and found.options.requires_duplicate_detection,)
+            return None if found is None else (found.options.requires_duplicate_detection,)
 
         answer = first_answer(self._members, self._members.from_home(), ask)
-        return answer is not None and answer[0]
+        return None if answer is None else answer[0]
 
     def _send_group(self, place: int | None, messages: list[NewMessage]) -> tuple[int, list[int]]:
         """Send messages to a store, None: to the first that can be reached; return which, and the numbers."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
 import threading
 from collections import Counter, defaultdict
@@ -265,6 +266,24 @@ class TestStores:
         connect(urls[::-1], moves=True).close()
         with pytest.raises(InvalidOption, match="same order"):
             connect(urls)
+
+    def test_a_move_that_is_refused_changes_nothing(self, urls: list[str], spread: SpreadBroker) -> None:
+        spread.broker_at(0).sender("orders").send(Message(b"x"))
+        with pytest.raises(NotAllowed):
+            connect(urls[::-1], moves=True)
+        connect(urls).close()
+
+    def test_those_who_move_at_once_agree(self, urls: list[str], spread: SpreadBroker) -> None:
+        start = threading.Barrier(4)
+
+        def move() -> None:
+            start.wait()
+            connect(urls[::-1], moves=True).close()
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for moving in [pool.submit(move) for _ in range(4)]:
+                moving.result()
+        connect(urls[::-1]).close()
 
     def test_many_who_begin_at_once_have_one_spread(self, urls: list[str]) -> None:
         failed: list[Exception] = []

@@ -134,44 +134,46 @@ def join(stores: Sequence[Member], *, moves: bool) -> None:
     """Mark all stores as those of one spread, or check that they are.
 
     `moves`: mark them anew if they belong to others or come in another order. Raises InvalidOption if they do
-    without it, NotAllowed if they have messages then, and StoreUnavailable if one cannot be reached that is
-    to be marked.
+    without it, NotAllowed if one that is to be marked has messages, and StoreUnavailable if one cannot be
+    reached and there are none with marks to go by.
     """
-    found: list[SpreadMark | None] = []
+    found: dict[Member, SpreadMark | None] = {}
     missing: StoreUnavailable | None = None
     for store in stores:
         try:
-            found.append(store_of(store.broker()).read(spread_mark))
+            found[store] = store_of(store.broker()).read(spread_mark)
         except StoreUnavailable as error:
             missing = error
-            found.append(None)
-    spread = next((mark.spread for mark in found if mark is not None), None)
+    spread = next((mark.spread for mark in found.values() if mark is not None), None)
     wrong = [
-        (store, wanted, mark)
-        for store, wanted, mark in zip(stores, _marks(spread or "", len(stores)), found, strict=True)
-        if mark not in (None, wanted)
+        (store, wanted, found[store])
+        for store, wanted in _marks(stores, spread or "")
+        if found.get(store) not in (None, wanted)
     ]
     if wrong and not moves:
         raise misplaced(*wrong[0])
     if missing is not None and (wrong or spread is None):
         raise missing
-    spread = uuid.uuid4().hex if wrong or spread is None else spread
-    if missing is None:
+    if wrong or spread is None:
+        spread = uuid.uuid4().hex
+        # All are asked before one is marked, so that what is refused changes nothing.
+        for store, wanted in _marks(stores, spread):
+            store_of(store.broker()).read(JoinSpread(wanted, found[store]).kept)
         # Another process may have marked the first store meanwhile: then its spread is this one.
-        spread = _join(stores[0], SpreadMark(spread, 0, len(stores)), moves=bool(wrong)).spread
-    for store, wanted in zip(stores, _marks(spread, len(stores)), strict=True):
-        mark = wanted if missing is not None else _join(store, wanted, moves=bool(wrong))
+        spread = _join(stores[0], SpreadMark(spread, 0, len(stores)), found).spread
+    for store, wanted in _marks(stores, spread):
+        mark = _join(store, wanted, found) if store in found else wanted
         if mark != wanted:
             raise misplaced(store, wanted, mark)
         store.mark = wanted
 
 
-def _marks(spread: str, stores: int) -> list[SpreadMark]:
-    return [SpreadMark(spread, place, stores) for place in range(stores)]
+def _marks(stores: Sequence[Member], spread: str) -> list[tuple[Member, SpreadMark]]:
+    return [(store, SpreadMark(spread, place, len(stores))) for place, store in enumerate(stores)]
 
 
-def _join(store: Member, wanted: SpreadMark, *, moves: bool) -> SpreadMark:
-    return store_of(store.broker()).run(JoinSpread(wanted, moves))
+def _join(store: Member, wanted: SpreadMark, found: dict[Member, SpreadMark | None]) -> SpreadMark:
+    return store_of(store.broker()).run(JoinSpread(wanted, found[store]))
 
 
 def misplaced(store: Member, wanted: SpreadMark, found: SpreadMark | None) -> InvalidOption:

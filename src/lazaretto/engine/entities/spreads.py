@@ -28,23 +28,30 @@ def spread_mark(tx: Transaction) -> SpreadMark | None:
 
 @dataclasses.dataclass(slots=True)
 class JoinSpread(Operation[SpreadMark]):
-    """Mark a store as part of a spread, if it is in none; return its mark.
+    """Mark a store as part of a spread, in place of the mark that was found; return its mark.
 
-    `moves`: also if it is in another one, or has another place. Raises NotAllowed while it has messages then,
-    dead letters included: the messages of a key must stay in one store.
+    If another process has marked it meanwhile, its mark stays. Raises NotAllowed if a store that has a mark
+    has messages, dead letters included: the messages of a key must stay in one store.
     """
 
     mark: SpreadMark
-    moves: bool
+    found: SpreadMark | None
 
     def run(self, tx: Transaction) -> SpreadMark:
+        kept = self.kept(tx)
+        if kept is not None:
+            return kept
+        tx.access.save_setting(SPREAD, msgspec.json.encode(self.mark).decode())
+        return self.mark
+
+    def kept(self, tx: Transaction) -> SpreadMark | None:
+        """Return the mark that stays; None if it is to be replaced. Raises NotAllowed if it must not be."""
         found = spread_mark(tx)
-        if found is None or (self.moves and found != self.mark):
-            if found is not None:
-                _refuse_messages(tx)
-            tx.access.save_setting(SPREAD, msgspec.json.encode(self.mark).decode())
-            return self.mark
-        return found
+        if found is not None and (found == self.mark or found != self.found):
+            return found
+        if found is not None:
+            _refuse_messages(tx)
+        return None
 
 
 def _refuse_messages(tx: Transaction) -> None:

@@ -273,6 +273,14 @@ class TestStores:
             connect(urls[::-1], moves=True)
         connect(urls).close()
 
+    def test_stores_with_messages_are_spread_by_none_or_alone(self, urls: list[str]) -> None:
+        with lazaretto.connect(urls[1]) as broker:
+            broker.create_queue("orders")
+            broker.sender("orders").send(Message(b"x", partition_key="a"))
+            with pytest.raises(NotAllowed, match="'orders' has some"):
+                connect(urls)
+            connect(urls[1:2]).close()
+
     def test_those_who_move_at_once_agree(self, urls: list[str], spread: SpreadBroker) -> None:
         start = threading.Barrier(4)
 

@@ -34,12 +34,12 @@ def connect(
 
     `urls`: 1 to 64 addresses, as of `lazaretto.connect`, whose `options` apply to each. `home`: the place,
     from 0, of the store that this process sends messages without a key to and receives from first; by default
-    any one. `moves`: allow another number or order of stores than before; they must have no messages then.
-    The first time, and to move, all stores must be reachable; later those that are not are opened when they
+    any one. `moves`: allow another number or order of stores than before. The first time, and to move, all
+    stores must be reachable and without messages; later those that are not reachable are opened when they
     are.
 
     Raises InvalidOption if the stores belong to another spread or come in another order, NotAllowed if
-    `moves` finds messages, StoreUnavailable, and what `lazaretto.connect` raises.
+    one that is to join or to move has messages, StoreUnavailable, and what `lazaretto.connect` raises.
     """
     flag("moves", moves)
     if isinstance(urls, str | bytes | os.PathLike) or not isinstance(urls, Iterable):

@@ -30,8 +30,8 @@ def spread_mark(tx: Transaction) -> SpreadMark | None:
 class JoinSpread(Operation[SpreadMark]):
     """Mark a store as part of a spread, in place of the mark that was found; return its mark.
 
-    If another process has marked it meanwhile, its mark stays. Raises NotAllowed if a store that has a mark
-    has messages, dead letters included: the messages of a key must stay in one store.
+    If another process has marked it meanwhile, its mark stays. Raises NotAllowed if the store has messages,
+    dead letters included, and keys may have had other stores: the messages of a key must stay in one.
     """
 
     mark: SpreadMark
@@ -49,7 +49,7 @@ class JoinSpread(Operation[SpreadMark]):
         found = spread_mark(tx)
         if found is not None and (found == self.mark or found != self.found):
             return found
-        if found is not None:
+        if found is not None or self.mark.stores > 1:
             _refuse_messages(tx)
         return None
 

@@ -123,6 +123,24 @@ def test_a_send_that_may_have_been_committed(failing: tuple[Server, list[str]]) 
             sender.send([Message(b"x", partition_key=key) for key in (there[0], here[0])])
 
 
+def test_servers_that_fail_in_turn(failing: tuple[Server, list[str]]) -> None:
+    """One is back before it is tried again, and the other one is gone."""
+    server, urls = failing
+    second = start()
+    try:
+        with connect([urls[0], second.url], home=0, timeout=1.0) as spread:
+            spread.each(lambda broker: broker.create_queue("orders"))
+            sender, receiver = spread.sender("orders"), spread.receiver("orders")
+            stop(server)
+            assert sender.send(Message(b"one")).store == 1
+            resume(server)
+            stop(second)
+            assert sender.send(Message(b"two")).store == 0
+            assert [message.body for message in receiver.receive(1)] == [b"two"]
+    finally:
+        second.stop()
+
+
 def test_no_server_at_all(failing: tuple[Server, list[str]]) -> None:
     server, urls = failing
     with connect(urls[:1], timeout=1.0) as spread:

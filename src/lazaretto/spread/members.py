@@ -111,11 +111,14 @@ class Members:
 def first_answer(members: Members, order: Sequence[int], ask: Callable[[int], T | None]) -> T | None:
     """Return what the first of some stores answers that has an answer; None if none has one.
 
-    Those that could not be reached a moment ago are left out. Raises StoreUnavailable if none can be reached.
+    Those that could not be reached a moment ago are asked only if no other one can be. Raises
+    StoreUnavailable if none can.
     """
     failed: StoreUnavailable | None = None
     reached = False
-    for place in [place for place in order if not members.stores[place].rests] or order:
+    for place in sorted(order, key=lambda place: members.stores[place].rests):
+        if reached and members.stores[place].rests:
+            break
         try:
             with members.stores[place].watched():
                 found = ask(place)

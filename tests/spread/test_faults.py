@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -139,6 +142,34 @@ def test_servers_that_fail_in_turn(failing: tuple[Server, list[str]]) -> None:
             assert [message.body for message in receiver.receive(1)] == [b"two"]
     finally:
         second.stop()
+
+
+@pytest.fixture
+def hanging(tmp_path: Path) -> Iterator[SpreadBroker]:
+    """Yield a spread at home in a store whose server takes connections and never answers."""
+    urls = [str(tmp_path / name) for name in ("one.db", "two.db")]
+    with connect(urls) as spread:
+        spread.each(lambda broker: broker.create_queue("orders"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        urls[0] = f"postgresql://lazaretto@127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=2"
+        with connect(urls, home=0) as spread:
+            yield spread
+
+
+def test_threads_share_an_attempt_to_connect(hanging: SpreadBroker) -> None:
+    there = next(key for key in map(str, range(40)) if hanging._members.place_of(key) == 0)
+    message, start = Message(b"x", partition_key=there), threading.Barrier(4)
+
+    def send() -> None:
+        start.wait()
+        with pytest.raises(StoreUnavailable):
+            hanging.sender("orders").send(message)
+
+    begun = time.monotonic()
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for sending in [pool.submit(send) for _ in range(4)]:
+            sending.result()
+    assert time.monotonic() - begun < 5
 
 
 def test_no_server_at_all(failing: tuple[Server, list[str]]) -> None:

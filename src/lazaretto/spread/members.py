@@ -45,10 +45,14 @@ class Member:
 
     def broker(self) -> Broker:
         """Return the broker of the store. Raises StoreUnavailable, and what `connect` does."""
+        asked = time.monotonic()
         with self._opening:
             if self._closed:
                 raise BrokerClosed("this spread is closed")
             if self._broker is None:
+                if self._resting_until > asked + _REST:
+                    # Who has waited for the attempt of another thread does not make one of its own.
+                    raise StoreUnavailable(f"{self.name} cannot be reached; try again")
                 with self.watched():
                     opened = connect(self._url, **self._options)
                     try:

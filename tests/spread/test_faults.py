@@ -19,7 +19,7 @@ from servers import Server, new_store, start, wait_for
 
 import lazaretto
 from lazaretto import CommitUnknown, Message, PartlySent, QueueOptions, StoreUnavailable
-from lazaretto.spread import SpreadBroker, connect
+from lazaretto.spread import SpreadBroker, connect, members
 from lazaretto.store.postgres.dialect import place
 from lazaretto.store.sql.query_files import Query
 from lazaretto.store.sql.statements import Statement
@@ -170,6 +170,22 @@ def test_threads_share_an_attempt_to_connect(hanging: SpreadBroker) -> None:
         for sending in [pool.submit(send) for _ in range(4)]:
             sending.result()
     assert time.monotonic() - begun < 5
+
+
+def test_one_thread_finds_out_whether_a_server_is_back(
+    hanging: SpreadBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_REST", 0.0)
+    receiver = hanging.receiver("orders")
+    assert receiver.receive() == []
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        trying = pool.submit(receiver.receive)
+        while not hanging._members.stores[0].rests:
+            assert not trying.done()
+        begun = time.monotonic()
+        assert receiver.receive() == []
+        assert time.monotonic() - begun < 1
+        assert trying.result() == []
 
 
 def test_no_server_at_all(failing: tuple[Server, list[str]]) -> None:

@@ -31,6 +31,8 @@ class Member:
         self._opening = threading.Lock()
         self._closed = False
         self._resting_until = 0.0
+        #: Whether somebody is finding out if it is back.
+        self._tried = False
         self.mark: SpreadMark | None = None
 
     @property
@@ -40,8 +42,8 @@ class Member:
 
     @property
     def rests(self) -> bool:
-        """Whether it could not be reached a moment ago."""
-        return time.monotonic() < self._resting_until
+        """Whether it could not be reached a moment ago, or another thread is finding out if it is back."""
+        return self._tried or time.monotonic() < self._resting_until
 
     def broker(self) -> Broker:
         """Return the broker of the store. Raises StoreUnavailable, and what `connect` does."""
@@ -71,12 +73,16 @@ class Member:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Leave the store alone for a while if what is done in this block finds that it cannot be reached."""
+        self._tried = self._resting_until > 0.0
         try:
             yield
         except StoreUnavailable:
             self._resting_until = time.monotonic() + _REST
             raise
-        self._resting_until = 0.0
+        else:
+            self._resting_until = 0.0
+        finally:
+            self._tried = False
 
     def close(self) -> None:
         with self._opening:

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Final, Literal, TypeVar
 
+import msgspec
+
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.peek import peek
 from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred
@@ -279,7 +281,7 @@ class Receiver(MessageVerbs, Closing):
         untils = yield Do(RenewLocks(given))
         for message, until in zip(given, untils, strict=True):
             assert message.lock is not None
-            message.lock = Lock(message.lock.path, message.lock.token, until)
+            message.lock = msgspec.structs.replace(message.lock, until=until)
         return to_datetime(min(untils))
 
     def _settle(self, messages: Messages, settlement: Settlement) -> None:

@@ -182,6 +182,15 @@ class TestReceiving:
         with pytest.raises(MessageLockLost):
             receiver.complete(held[-1])
 
+    def test_messages_are_in_their_store_while_another_thread_renews_them(self, spread: SpreadBroker) -> None:
+        spread.sender("orders").send(Message(b"x", partition_key="a"))
+        receiver = spread.receiver("orders")
+        (message,) = receiver.receive()
+        with spread.broker_of("a").receiver("orders") as plain:
+            plain.renew_lock(message)
+        receiver.complete(message)
+        assert spread.counts("orders").total == 0
+
     def test_received_and_deleted(self, spread: SpreadBroker) -> None:
         spread.sender("orders").send([Message(b"x", partition_key=key) for key in KEYS])
         receiver = spread.receiver("orders", mode="receive_and_delete")

@@ -133,11 +133,7 @@ class SpreadReceiver(MessageVerbs, Closing):
 
     def renew_lock(self, messages: Messages) -> datetime:
         """Renew the locks for their queue's lock duration from now; return the earliest new expiry time."""
-        untils = []
-        for store, some in self._by_store(messages).items():
-            untils.append(self._receiver(store).renew_lock(some))
-            for message in some:
-                _placed(message, store)
+        untils = [self._receiver(store).renew_lock(some) for store, some in self._by_store(messages).items()]
         if not untils:
             raise InvalidOption("expected at least one message, got none")
         return min(untils)

@@ -235,6 +235,19 @@ class TestReceiving:
         assert got == {key: [b"0", b"1", b"2"] for key in KEYS[1:]}
         assert spread.accept_next_session("jobs", max_wait=0.3) is None
 
+    def test_no_session_starves_while_the_home_has_some(self, spread: SpreadBroker) -> None:
+        spread.each(lambda broker: broker.create_queue("jobs", QueueOptions(requires_session=True)))
+        spread.sender("jobs").send([Message(b"x", session_id=key) for key in KEYS * 2])
+        got = []
+        for _ in KEYS:
+            receiver = spread.accept_next_session("jobs")
+            assert receiver is not None
+            with receiver:
+                receiver.complete(receiver.receive(1))
+                got.append(spread._members.place_of(receiver.session_id or ""))
+        assert set(got) == set(range(STORES))
+        assert got[0] == 0
+
     def test_closed(self, spread: SpreadBroker, urls: list[str]) -> None:
         receiver, sender = spread.receiver("orders"), spread.sender("orders")
         receiver.close()

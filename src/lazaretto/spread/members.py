@@ -113,9 +113,12 @@ class Members:
 
     def from_home(self) -> list[int]:
         """Return all places, the home first, those that could not be reached a moment ago last."""
+        return sorted(self.starting_at(self.home), key=lambda place: self.stores[place].rests)
+
+    def starting_at(self, place: int) -> list[int]:
+        """Return all places in turn, from one on."""
         count = len(self.stores)
-        order = [(self.home + step) % count for step in range(count)]
-        return sorted(order, key=lambda place: self.stores[place].rests)
+        return [(place + step) % count for step in range(count)]
 
 
 def first_answer(members: Members, order: Sequence[int], ask: Callable[[int], T | None]) -> T | None:

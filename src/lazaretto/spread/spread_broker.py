@@ -13,6 +13,7 @@ from lazaretto.broker import Broker
 from lazaretto.errors import InvalidOption, StoreUnavailable
 from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, whole
 from lazaretto.model.descriptions import MessageCounts
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.partitions import LOOK_EVERY
 from lazaretto.receiver import NEXT_SESSION, Mode, Receiver
@@ -68,6 +69,8 @@ class SpreadBroker(Closing):
 
     def __init__(self, members: Members) -> None:
         self._members = members
+        #: Where the next session of a queue is looked for first.
+        self._turns: dict[str, int] = {}
 
     # -- messages -------------------------------------------------------------------------------
 
@@ -80,35 +83,38 @@ class SpreadBroker(Closing):
         return SpreadReceiver(self._members, path, subqueue, mode)
 
     def accept_next_session(self, path: str, max_wait: GivenDuration | None = 0.0) -> Receiver | None:
-        """Lock the next session that is free and has messages, in any store; return a receiver of it.
+        """Lock the next session that is free and has messages, of each store in turn; return its receiver.
 
         Waits up to `max_wait` seconds (None: forever); then returns None. Close the receiver to release the
         session. Raises StoreUnavailable if no store can be reached, and what `Broker.receiver` does.
         """
+        parsed = EntityPath.parse(path)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
         end = None if wait is None else time.monotonic() + wait
         while True:
-            found = first_answer(
-                self._members, self._members.from_home(), lambda place: self._accept(place, path, 0.0)
-            )
+            order = self._members.starting_at(self._turns.get(parsed.key, self._members.home))
+            found = first_answer(self._members, order, lambda place: self._accept(place, parsed, 0.0))
             left = LOOK_EVERY / 1_000_000 if end is None else end - time.monotonic()
             if found is not None or left <= 0:
                 return found
             with contextlib.suppress(StoreUnavailable):
                 place = self._members.from_home()[0]
-                found = self._accept(place, path, min(left, LOOK_EVERY / 1_000_000))
+                found = self._accept(place, parsed, min(left, LOOK_EVERY / 1_000_000))
             if found is not None:
                 return found
 
-    def _accept(self, place: int, path: str, wait: float) -> Receiver | None:
-        receiver = self._members.stores[place].broker().receiver(path, session=NEXT_SESSION)
+    def _accept(self, place: int, path: EntityPath, wait: float) -> Receiver | None:
+        receiver = self._members.stores[place].broker().receiver(str(path), session=NEXT_SESSION)
         accepted = None
         try:
             accepted = receiver.accept_session(wait)
         finally:
             if accepted is None:
                 receiver.close()
-        return None if accepted is None else receiver
+        if accepted is None:
+            return None
+        self._turns[path.key] = (place + 1) % len(self._members)
+        return receiver
 
     # -- stores ---------------------------------------------------------------------------------
 

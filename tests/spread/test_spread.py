@@ -182,6 +182,18 @@ class TestReceiving:
         with pytest.raises(MessageLockLost):
             receiver.complete(held[-1])
 
+    def test_deferred_messages_are_received_from_all_stores_or_none(self, spread: SpreadBroker) -> None:
+        spread.sender("orders").send([Message(b"x", partition_key=key) for key in KEYS])
+        receiver = spread.receiver("orders")
+        places = []
+        while found := receiver.receive(10):
+            places += [receiver.place_of(message) for message in found]
+            receiver.defer(found)
+        with pytest.raises(MessageNotFound):
+            receiver.receive_deferred([*places, Placed(places[-1].store, 1000)])
+        assert spread.counts("orders").deferred == len(KEYS)
+        assert len(receiver.receive_deferred(places)) == len(KEYS)
+
     def test_messages_are_in_their_store_while_another_thread_renews_them(self, spread: SpreadBroker) -> None:
         spread.sender("orders").send(Message(b"x", partition_key="a"))
         receiver = spread.receiver("orders")

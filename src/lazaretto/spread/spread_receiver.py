@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from lazaretto.engine.messages.settle import COMPLETE, Settlement
-from lazaretto.errors import BrokerClosed, InvalidOption, StoreUnavailable
+from lazaretto.errors import BrokerClosed, InvalidOption, LazarettoError, StoreUnavailable
 from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock, ReceivedMessage
@@ -115,19 +115,24 @@ class SpreadReceiver(MessageVerbs, Closing):
         return Placed(self._store_of(one.message), message.sequence_number)
 
     def receive_deferred(self, places: Placed | Iterable[Placed]) -> list[ReceivedMessage]:
-        """Return deferred messages, locked. In each store all are, or none and MessageNotFound is raised."""
+        """Return deferred messages, locked: all, or none and MessageNotFound."""
         return self._receive_placed(places, Receiver.receive_deferred)
 
     def receive_by_number(self, places: Placed | Iterable[Placed]) -> list[ReceivedMessage]:
-        """Return active messages by their places, as `Receiver.receive_by_number` does in each store."""
+        """Return active messages by their places, locked: all, or none. See `Receiver.receive_by_number`."""
         return self._receive_placed(places, Receiver.receive_by_number)
 
     def _receive_placed(self, places: Placed | Iterable[Placed], receive: _ByNumber) -> list[ReceivedMessage]:
-        return [
-            _placed(message, store)
-            for store, numbers in numbers_by_store(places, len(self._members)).items()
-            for message in receive(self._receiver(store), numbers)
-        ]
+        found: list[ReceivedMessage] = []
+        try:
+            for store, numbers in numbers_by_store(places, len(self._members)).items():
+                found += [_placed(message, store) for message in receive(self._receiver(store), numbers)]
+        except BaseException:
+            # Nobody is told of those that are locked. If a server is gone, their locks expire.
+            with contextlib.suppress(LazarettoError):
+                self.release(found)
+            raise
+        return found
 
     # -- settling -------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ import datetime
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -352,10 +353,34 @@ class TestStores:
         assert len(caught.value.__notes__) == 1
         assert spread.each(lambda broker: broker.queue("more").path) == ["more"] * STORES
 
-    @pytest.mark.parametrize("given", ["one", b"one", None, 3, [], ["a.db", "a.db"], ["x.db"] * 65])
-    def test_addresses_that_are_none(self, given: Any) -> None:
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "one",
+            b"one",
+            None,
+            3,
+            [],
+            ["a.db", "a.db"],
+            ["a.db", "./a.db"],
+            ["x.db"] * 65,
+            [3],
+            [b"a"],
+            [None],
+        ],
+    )
+    def test_addresses_that_are_none(
+        self, given: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
         with pytest.raises(InvalidOption):
             connect(given)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_address_alone_is_refused_without_its_password(self) -> None:
+        with pytest.raises(InvalidOption, match="list of addresses") as caught:
+            connect("postgresql://ann:secret@127.0.0.1/orders")
+        assert "secret" not in str(caught.value)
 
     def test_options_that_are_none(self, urls: list[str], spread: SpreadBroker) -> None:
         bad: Any = "x"

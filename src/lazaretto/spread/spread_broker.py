@@ -20,6 +20,7 @@ from lazaretto.receiver import NEXT_SESSION, Mode, Receiver
 from lazaretto.spread.members import Member, Members, first_answer, join
 from lazaretto.spread.spread_receiver import SpreadReceiver
 from lazaretto.spread.spread_sender import SpreadSender
+from lazaretto.store.addresses import identity_of
 from lazaretto.tools.closing import Closing
 
 T = TypeVar("T")
@@ -44,12 +45,13 @@ def connect(
     """
     flag("moves", moves)
     if isinstance(urls, str | bytes | os.PathLike) or not isinstance(urls, Iterable):
-        raise InvalidOption(f"expected urls to be the addresses of several stores, got {shown(urls)}")
-    given = [str(url) for url in urls]
-    if not 1 <= len(given) <= MOST_STORES or len(set(given)) < len(given):
+        # It is not shown: it may contain a password.
+        raise InvalidOption(f"expected urls to be a list of addresses, got {type(urls).__name__}")
+    given = list(urls)
+    if not 1 <= len(given) <= MOST_STORES or len({identity_of(url) for url in given}) < len(given):
         raise InvalidOption(f"expected 1 to {MOST_STORES} different addresses, got {len(given)}")
     place = secrets.randbelow(len(given)) if home is None else whole("home", home, 0, len(given) - 1)
-    stores = [Member(url, options) for url in given]
+    stores = [Member(os.fspath(url), options) for url in given]
     try:
         join(stores, moves=moves)
     except BaseException:

@@ -92,7 +92,7 @@ def copy_store(
     """
     from lazaretto.store.sql.copy_store import copy
 
-    if _same(source, target):
+    if identity_of(source) == identity_of(target):
         raise InvalidOption("expected a target other than the source, got the same store")
     theirs = open_store(source, create=False)
     try:
@@ -105,11 +105,9 @@ def copy_store(
         theirs.close()
 
 
-def _same(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Return whether two addresses name the same store."""
-    if is_served(one) or is_served(other):
-        return is_served(one) and is_served(other) and served_at(str(one)) == served_at(str(other))
-    return file_of(one).resolve() == file_of(other).resolve()
+def identity_of(url: str | os.PathLike[str]) -> object:
+    """Return what two addresses of the same store have in common. Raises InvalidOption."""
+    return served_at(str(url)) if is_served(url) else file_of(url).resolve()
 
 
 def without_password(url: str) -> str:

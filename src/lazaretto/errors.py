@@ -9,6 +9,8 @@ import enum
 from collections.abc import Sequence
 from typing import ClassVar
 
+from lazaretto.model.partitions import Placed
+
 
 class LazarettoError(Exception):
     """Something went wrong in Lazaretto."""
@@ -406,7 +408,7 @@ class PartlySent(StoreError):
 
     code = "partly_sent"
 
-    def __init__(self, message: str, placed: Sequence[object]) -> None:
+    def __init__(self, message: str, placed: Sequence[Placed | None]) -> None:
         self.placed = placed
         super().__init__(message)
 

@@ -71,7 +71,7 @@ def test_a_server_that_is_gone(failing: tuple[Server, list[str]]) -> None:
         with pytest.raises(PartlySent) as caught:
             sender.send([Message(b"some", partition_key=key) for key in (there[0], here[0])])
         placed = caught.value.placed
-        assert [None if place is None else place.store for place in placed] == [None, 1]  # type: ignore[attr-defined]
+        assert [None if place is None else place.store for place in placed] == [None, 1]
         assert isinstance(caught.value.__cause__, StoreUnavailable)
         got = []
         while found := receiver.receive(10, max_wait=0.5):

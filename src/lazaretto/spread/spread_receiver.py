@@ -14,11 +14,11 @@ from lazaretto.errors import BrokerClosed, InvalidOption, LazarettoError, StoreU
 from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock, ReceivedMessage
-from lazaretto.model.partitions import LOOK_EVERY, Rounds
+from lazaretto.model.partitions import LOOK_EVERY, Placed, Rounds
 from lazaretto.receiver import Mode, Receiver, check_mode
 from lazaretto.settling import Messages, MessageVerbs, settlements
 from lazaretto.spread.members import Members, first_answer
-from lazaretto.spread.spread_sender import Placed, numbers_by_store
+from lazaretto.spread.spread_sender import numbers_by_store
 from lazaretto.tools.closing import Closing
 
 _MICROS: Final = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import NamedTuple, overload
+from typing import overload
 
 import msgspec
 
@@ -13,18 +13,12 @@ from lazaretto.engine.messages.prepare import Sendable, prepare_all, several
 from lazaretto.errors import BrokerClosed, CommitUnknown, InvalidOption, LazarettoError, PartlySent
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.messages import as_message
+from lazaretto.model.partitions import Placed
 from lazaretto.sender import sendable
 from lazaretto.spread.members import Members, first_answer
 from lazaretto.steps import run_steps
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.tools.closing import Closing
-
-
-class Placed(NamedTuple):
-    """Where a message is: the place of its store in the spread, from 0, and its sequence number there."""
-
-    store: int
-    sequence_number: int
 
 
 class SpreadSender(Closing):

@@ -7,11 +7,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from typing import Final, TypedDict, TypeVar
 
 from lazaretto.broker import Broker, connect, store_of
 from lazaretto.engine.entities.spreads import JoinSpread, SpreadMark, spread_mark
 from lazaretto.errors import BrokerClosed, InvalidOption, StoreUnavailable
+from lazaretto.model.checks import GivenDuration
+from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import Keyed, partition_key_of, partition_of
 from lazaretto.store.addresses import without_password
 
@@ -21,10 +23,21 @@ T = TypeVar("T")
 _REST: Final = 5.0
 
 
+class StoreOptions(TypedDict, total=False):
+    """Options of `lazaretto.connect`, for type checkers and editors."""
+
+    clock: Clock | None
+    create: bool
+    adopt: bool
+    timeout: GivenDuration
+    durable_attempts: bool
+    create_spans: bool
+
+
 class Member:
     """One store of a spread, at a place of it. Threads can share it."""
 
-    def __init__(self, url: str, options: dict[str, Any]) -> None:
+    def __init__(self, url: str, options: StoreOptions) -> None:
         self._url = url
         self._options = options
         self._broker: Broker | None = None

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar, Unpack
 
 from lazaretto.broker import Broker
 from lazaretto.errors import InvalidOption, StoreUnavailable
@@ -17,7 +17,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.partitions import LOOK_EVERY
 from lazaretto.receiver import NEXT_SESSION, Mode, Receiver
-from lazaretto.spread.members import Member, Members, first_answer, join
+from lazaretto.spread.members import Member, Members, StoreOptions, first_answer, join
 from lazaretto.spread.spread_receiver import SpreadReceiver
 from lazaretto.spread.spread_sender import SpreadSender
 from lazaretto.store.addresses import identity_of
@@ -30,7 +30,11 @@ MOST_STORES: Final = 64
 
 
 def connect(
-    urls: Iterable[str | os.PathLike[str]], *, home: int | None = None, moves: bool = False, **options: Any
+    urls: Iterable[str | os.PathLike[str]],
+    *,
+    home: int | None = None,
+    moves: bool = False,
+    **options: Unpack[StoreOptions],
 ) -> SpreadBroker:
     """Open several stores as one: a *spread*. All processes name the same stores in the same order.
 

@@ -60,8 +60,8 @@ class SpreadReceiver(MessageVerbs, Closing):
 
         Waits up to `max_wait` seconds (None: forever) for the first message; then returns an empty list. A
         message in a store that is not the home may be found a quarter of a second later than it came. Stores
-        that cannot be reached are left out. Raises StoreUnavailable if none can, and what `Receiver.receive`
-        does.
+        that cannot be reached are left out; to find that out may take longer than `max_wait`. Raises
+        StoreUnavailable if none can, and what `Receiver.receive` does.
         """
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         wait = None if max_wait is None else seconds("max_wait", max_wait)

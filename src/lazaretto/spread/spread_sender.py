@@ -39,7 +39,7 @@ class SpreadSender(Closing):
     @overload
     def send(self, messages: Iterable[Sendable]) -> list[Placed]: ...
     def send(self, messages: Sendable | Iterable[Sendable]) -> Placed | list[Placed]:
-        """Send one message, or several: those of one store in one commit. Then they are on disk.
+        """Send one message, or several: those of one store's keys in one commit. Then they are on disk.
 
         Returns where each was placed. Raises what `Sender.send` does if nothing was sent, and PartlySent if
         only some stores took theirs.

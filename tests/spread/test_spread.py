@@ -28,6 +28,8 @@ from lazaretto import (
     ReceivedMessage,
     TopicOptions,
 )
+from lazaretto.broker import store_of
+from lazaretto.engine.entities.spreads import JoinSpread, SpreadMark, spread_mark
 from lazaretto.spread import Placed, SpreadBroker, SpreadReceiver, connect
 
 from .conftest import STORES
@@ -315,6 +317,15 @@ class TestStores:
             with pytest.raises(NotAllowed, match="'orders' has some"):
                 connect(urls)
             connect(urls[1:2]).close()
+
+    def test_a_move_that_was_interrupted_is_finished(self, urls: list[str], spread: SpreadBroker) -> None:
+        last = store_of(spread.broker_at(STORES - 1))
+        last.run(JoinSpread(SpreadMark("new", 0, STORES), last.read(spread_mark)))
+        for given in (urls, urls[::-1]):
+            with pytest.raises(InvalidOption, match="finish it: call connect again with moves=True"):
+                connect(given)
+        connect(urls[::-1], moves=True).close()
+        connect(urls[::-1]).close()
 
     def test_those_who_move_at_once_agree(self, urls: list[str], spread: SpreadBroker) -> None:
         start = threading.Barrier(4)

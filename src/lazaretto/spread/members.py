@@ -211,7 +211,10 @@ def misplaced(store: Member, wanted: SpreadMark, found: SpreadMark | None) -> In
     if found is None:
         return InvalidOption(f"expected {store.name} to be {given} of this spread, got one that is in none")
     if found.spread != wanted.spread:
-        return InvalidOption(f"expected {store.name} to be {given} of this spread, got one of another spread")
+        return InvalidOption(
+            f"expected {store.name} to be {given} of this spread, got one of another spread: name the stores "
+            "of one; if a move was interrupted, finish it: call connect again with moves=True"
+        )
     return InvalidOption(
         f"expected {store.name} to be store {found.place + 1} of {found.stores}, as when the spread was "
         f"made, got {given}: name the same stores in the same order, or empty them and set moves=True"

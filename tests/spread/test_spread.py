@@ -31,6 +31,7 @@ from lazaretto import (
 from lazaretto.broker import store_of
 from lazaretto.engine.entities.spreads import JoinSpread, SpreadMark, spread_mark
 from lazaretto.spread import Placed, SpreadBroker, SpreadReceiver, connect
+from lazaretto.store.addresses import copy_store
 
 from .conftest import STORES
 
@@ -326,6 +327,18 @@ class TestStores:
                 connect(given)
         connect(urls[::-1], moves=True).close()
         connect(urls[::-1]).close()
+
+    def test_a_copy_of_a_store_has_its_place(
+        self, urls: list[str], spread: SpreadBroker, tmp_path: Path
+    ) -> None:
+        spread.sender("orders").send([Message(b"x", partition_key=key) for key in KEYS])
+        spread.close()
+        copy = str(tmp_path / "copy.db")
+        copy_store(urls[1], copy)
+        with connect([urls[0], copy, urls[2]]) as moved:
+            assert moved.counts("orders").active == len(KEYS)
+        with pytest.raises(InvalidOption, match="same stores in the same order"):
+            connect([copy, *urls[1:]])
 
     def test_those_who_move_at_once_agree(self, urls: list[str], spread: SpreadBroker) -> None:
         start = threading.Barrier(4)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
-from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY, SIGNING
+from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY, SIGNING, SPREAD
 from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
 
 Row = tuple[Any, ...]
@@ -74,7 +74,7 @@ TABLES = (
 
 
 #: What is said of the store as a whole that its copy has, too.
-_KEPT = ("store_id", "created", FOUR_EYES, REDACTION, REDACTION_KEY)
+_KEPT = ("store_id", "created", FOUR_EYES, REDACTION, REDACTION_KEY, SPREAD)
 
 
 class Tables(Protocol):

@@ -125,6 +125,9 @@ def test_a_server_that_vanishes_is_noticed_unless_the_url_says_otherwise() -> No
         "postgresql://u:x@hunter2@h/db",
         "postgresql://u:x/hunter2@h/db",
         "postgresql://h/db?password=hunter2&sslmode=require",
+        "postgresql://h/db?sslmode=require&pass%77ord=hunter2",
+        "postgresql://h/db?oauth_client_secret=hunter2",
+        "postgresql://h/db?scram_client_key=hunter2&scram_server_key=hunter2",
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str) -> None:

@@ -20,6 +20,8 @@ _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
 #: Text that looks like a server's URL and may contain a password.
 _NEARLY_SERVED = re.compile(r"\s*postgres\w*:", re.IGNORECASE)
+#: A parameter that may hold a secret, or whose name is written with escapes.
+_SECRET = re.compile(r"((?:password|secret|_key|%[^=&?]*)=)[^&]*")
 
 
 def is_served(url: object) -> bool:
@@ -113,7 +115,7 @@ def identity_of(url: str | os.PathLike[str]) -> object:
 def without_password(url: str) -> str:
     """Return a store's URL without its password, for display."""
     url = re.sub(r"(?<=://)([^:@/?]*):.*@", r"\1:…@", url)
-    return re.sub(r"(?<=password=)[^&]*", "…", url)
+    return _SECRET.sub(r"\1…", url)
 
 
 def _need_psycopg() -> None:

@@ -19,8 +19,10 @@ from lazaretto.store.addresses import without_password
 
 T = TypeVar("T")
 
-#: How long a store that could not be reached is left alone by who need not have it, in seconds.
+#: How long a store that could not be reached is left alone by who need not have it, in seconds, and at least
+#: how many times as long as it took to find that out: so most of the time goes to the others.
 _REST: Final = 5.0
+_REST_TIMES: Final = 4
 
 
 class StoreOptions(TypedDict, total=False):
@@ -43,7 +45,7 @@ class Member:
         self._broker: Broker | None = None
         self._opening = threading.Lock()
         self._closed = False
-        self._resting_until = 0.0
+        self._resting_until = self._failed_at = 0.0
         #: Whether somebody is finding out if it is back.
         self._tried = False
         self.mark: SpreadMark | None = None
@@ -65,7 +67,7 @@ class Member:
             if self._closed:
                 raise BrokerClosed("this spread is closed")
             if self._broker is None:
-                if self._resting_until > asked + _REST:
+                if self._failed_at > asked:
                     # Who has waited for the attempt of another thread does not make one of its own.
                     raise StoreUnavailable(f"{self.name} cannot be reached; try again")
                 with self.watched():
@@ -87,10 +89,12 @@ class Member:
     def watched(self) -> Iterator[None]:
         """Leave the store alone for a while if what is done in this block finds that it cannot be reached."""
         self._tried = self._resting_until > 0.0
+        begun = time.monotonic()
         try:
             yield
         except StoreUnavailable:
-            self._resting_until = time.monotonic() + _REST
+            self._failed_at = time.monotonic()
+            self._resting_until = self._failed_at + max(_REST, _REST_TIMES * (self._failed_at - begun))
             raise
         else:
             self._resting_until = 0.0

@@ -125,12 +125,15 @@ class SpreadBroker(Closing):
     # -- stores ---------------------------------------------------------------------------------
 
     def broker_of(self, key: str) -> Broker:
-        """Return the broker of the store with the messages of a session or partition key."""
+        """Return the broker of the store with the messages of a session or partition key.
+
+        It stays open until the spread is closed: do not close it.
+        """
         place = self._members.place_of(text("key", key, LONGEST_ID))
         return self._members.stores[place].broker()
 
     def broker_at(self, store: int) -> Broker:
-        """Return the broker of the store at a place, from 0."""
+        """Return the broker of the store at a place, from 0. Do not close it."""
         return self._members.stores[whole("store", store, 0, len(self._members) - 1)].broker()
 
     def each(self, do: Callable[[Broker], T]) -> list[T]:

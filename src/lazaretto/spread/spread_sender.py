@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from typing import overload
 
@@ -139,7 +139,7 @@ def numbers_by_store(places: object, stores: int) -> dict[int, list[int]]:
     """Return sequence numbers by store. Raises InvalidOption for what is no place of a message."""
     given = [places] if isinstance(places, Placed) else places
     found: dict[int, list[int]] = {}
-    for one in given if isinstance(given, Sequence | Iterable) else [given]:
+    for one in given if isinstance(given, Iterable) else [given]:
         if not isinstance(one, Placed) or not isinstance(one.store, int) or not 0 <= one.store < stores:
             raise InvalidOption(f"expected where messages were placed (Placed), got {shown(one)}")
         found.setdefault(one.store, []).append(one.sequence_number)

@@ -205,7 +205,7 @@ def _read(
         problems.append(problem)
     try:
         return _array(values, kind), problems
-    except _MISFITS:
+    except MISFITS:
         for place, value in enumerate(values):
             problem = None if value is None else _misfit(value, kind, "$")
             if problem is not None:
@@ -214,7 +214,7 @@ def _read(
 
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """Return values as an array. Raises one of _MISFITS."""
+    """Return values as an array. Raises one of MISFITS."""
     found = pa.array(values, kind)
     if _has_times(kind) and _is_beyond(found):
         # Arrow has them, but Python does not: whoever looks at a row would fail.
@@ -243,14 +243,15 @@ def _is_beyond(found: pa.Array) -> bool:
 
 #: The first moment that Python has, in microseconds.
 _FIRST = to_micros(datetime.datetime.min.replace(tzinfo=datetime.UTC))
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+#: What Arrow raises for a value that does not fit a type.
+MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 def _misfit(value: Any, kind: pa.DataType, path: str) -> str | None:
     """Return what of a value does not fit a type, with its path; None if it fits."""
     try:
         _array([value], kind)
-    except _MISFITS:
+    except MISFITS:
         parts: list[tuple[Any, pa.DataType, str]] = []
         if pa.types.is_struct(kind) and isinstance(value, Mapping):
             parts = [(value.get(one.name), one.type, f"{path}.{one.name}") for one in kind]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.failure import Failure, failure_of
+from lazaretto.spark.bodies import MISFITS
 from lazaretto.spark.outage import writing
 from lazaretto.store.contract.claim_contract import MOST_SHARDS
 
@@ -230,8 +231,8 @@ class FilePart:
         self._writer.close()
 
 
-#: What Arrow raises for a value that does not fit a type.
-_MISFITS = (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError)
+#: A batch may also lack a column.
+_MISFITS = (*MISFITS, KeyError)
 
 
 def _failure(what: str, error: Exception) -> Failure:

@@ -9,7 +9,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,6 +19,9 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit
 from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 commands = Group()
 pipelines = commands.group("spark")
@@ -88,12 +91,12 @@ def run(
         try:
             started = function(spark)
             queries = started if isinstance(started, list | tuple) else [started]
-            _wait_for([query for query in queries if query is not None], pipeline)
+            _wait_for(spark, [query for query in queries if query is not None], pipeline)
         finally:
             spark.stop()
 
 
-def _wait_for(queries: Sequence[Any], pipeline: str) -> None:
+def _wait_for(spark: SparkSession, queries: Sequence[Any], pipeline: str) -> None:
     """Wait until the queries end, or Control-C ends them. Raises what a query ended with."""
     from pyspark.errors import StreamingQueryException
     from pyspark.sql.streaming.query import StreamingQuery
@@ -115,6 +118,8 @@ def _wait_for(queries: Sequence[Any], pipeline: str) -> None:
                     raise
                 raise ours from None
             except KeyboardInterrupt:
+                # Tasks that are interrupted may fail in ways that Spark logs with Java's stack.
+                spark.sparkContext.setLogLevel("OFF")
                 for one in queries:
                     one.stop()
                 raise

@@ -136,7 +136,8 @@ class TestOperator:
             assert host.reports()[0].completed == 0
             broker.set_breaker("work", "auto")
             wait_until(worked_off(broker, "work"))
-            assert host.reports()[0].completed == 2
+            # It is counted when the commit has been answered.
+            wait_until(lambda: host.reports()[0].completed == 2)
 
     def test_an_unknown_verb(self, broker: Broker) -> None:
         with pytest.raises(InvalidOption, match="did you mean 'close'"):

@@ -174,6 +174,8 @@ class Driver(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        #: What the store refused last with, None if nothing.
+        self.told: str | None = None
         self.clock = ManualClock(START)
         self.opened = contextlib.ExitStack()
         if self.server is None:
@@ -238,6 +240,7 @@ class Driver(RuleBasedStateMachine):
             refusal = type(error).__name__
         except Broken:
             refusal = "Broken"
+        self.told = refusal
         try:
             expected = model()
         except Refused as error:

@@ -439,7 +439,7 @@ class BrokerMachine(Driver):
                 case "wait" if not expected.used_sql:
                     self._advance(data.draw(st.sampled_from((1, 5, 25))))
         if end == "commit":
-            self.both(tx.commit, expected.commit)
+            self.both(tx.commit, lambda: expected.commit(self.told))
         elif end == "roll back":
             self.both(tx.rollback, lambda: expected.roll_back(None))
         else:

@@ -61,8 +61,12 @@ class ModelTransaction:
         self.used_sql = point.used_sql
         self.undone |= set(self.received.values()) - set(point.received.values())
 
-    def commit(self) -> None:
-        """Make everything take effect, or roll back: what was received and not settled is completed."""
+    def commit(self, told: str | None = None) -> None:
+        """Make everything take effect, or roll back: what was received and not settled is completed.
+
+        `told`: the error that the store gave. If there is more than one, a server may find that of a send
+        before that of a settlement.
+        """
         entries = dict(self.settled)
         for place, handle in self.received.items():
             if place not in entries:
@@ -78,8 +82,25 @@ class ModelTransaction:
         try:
             self.model.undoable(work)
         except Refused as refusal:
-            self.roll_back(f"lazaretto.errors.{refusal.error}")
-            raise
+            error = told if told in self._refused_sends() else refusal.error
+            self.roll_back(f"lazaretto.errors.{error}")
+            raise Refused(error) from None
+
+    def _refused_sends(self) -> set[str]:
+        """Return the errors of the sends, each by itself."""
+        found = set()
+        for path, drafts in self.sends:
+
+            def work(path: str = path, drafts: list[Draft] = drafts) -> None:
+                self.model.send(path, drafts)
+                # What it did is undone.
+                raise Refused("")
+
+            try:
+                self.model.undoable(work)
+            except Refused as refusal:
+                found.add(refusal.error)
+        return found - {""}
 
     def roll_back(self, error: str | None) -> None:
         """Charge one failure to each message that was received and is still held."""

@@ -31,19 +31,17 @@ ALSO_PARTITIONED = (
     "test_purged_letters",
     "test_receive_by_number",
 )
-#: What a store's name ends with where it is one of a spread, and the modules that are run so.
+#: What a store's name ends with where it is one of a spread; the modules that are run so in the gate, and
+#: those that are in the long form, too.
 SPREAD = "-spread"
-ALSO_SPREAD = (
+ALSO_SPREAD = ("test_receive", "test_send", "test_settle", "test_time")
+LONG_SPREAD = (
     "test_attempts",
     "test_bad_input",
     "test_duplicates",
     "test_forwarding",
     "test_policy_effects",
-    "test_receive",
     "test_receive_by_number",
-    "test_send",
-    "test_settle",
-    "test_time",
     "test_topics",
 )
 _SOAK = os.environ.get("LAZARETTO_SOAK") == "1"
@@ -64,7 +62,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores = list(mark.args if mark else STORES)
     partitioned = [f"{store}{PARTITIONED}" for store in stores]
     module = metafunc.module.__name__.rpartition(".")[2]
-    spread = [f"sqlite{SPREAD}"] if module in ALSO_SPREAD and "sqlite" in stores else []
+    on_spread = module in ALSO_SPREAD or (_SOAK and module in LONG_SPREAD)
+    spread = [f"sqlite{SPREAD}"] if on_spread and "sqlite" in stores else []
     if _SOAK:
         stores = partitioned
     elif module in ALSO_PARTITIONED:

@@ -22,8 +22,13 @@ from lazaretto.tools.closing import Closing
 from lazaretto.traces import active
 
 
-def _later(message: Sendable, at: datetime) -> Message:
-    return msgspec.structs.replace(as_message(message), scheduled_enqueue_time=at)
+def later(messages: Sendable | Iterable[Sendable], at: datetime) -> Message | list[Message]:
+    """Return one message or several that become receivable at a given time. Raises InvalidOption."""
+    if not is_aware(at):
+        raise InvalidOption(f"expected at to be a datetime with a time zone, got {shown(at)}")
+    if isinstance(messages, Sendable):
+        return msgspec.structs.replace(as_message(messages), scheduled_enqueue_time=at)
+    return [msgspec.structs.replace(as_message(one), scheduled_enqueue_time=at) for one in several(messages)]
 
 
 def sendable(path: str) -> EntityPath:
@@ -93,11 +98,7 @@ class Sender(Closing):
 
     def _scheduling(self, messages: Sendable | Iterable[Sendable], at: datetime) -> Steps[int | list[int]]:
         """Return the steps of `schedule`."""
-        if not is_aware(at):
-            raise InvalidOption(f"expected at to be a datetime with a time zone, got {shown(at)}")
-        if isinstance(messages, Sendable):
-            return (yield from self._sending(_later(messages, at)))
-        return (yield from self._sending([_later(message, at) for message in several(messages)]))
+        return (yield from self._sending(later(messages, at)))
 
     def cancel(self, sequence_numbers: int | Iterable[int]) -> None:
         """Delete scheduled messages: all of them, or none and MessageNotFound."""

@@ -6,15 +6,12 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import overload
 
-import msgspec
-
 from lazaretto.broker import store_of
-from lazaretto.engine.messages.prepare import Sendable, prepare_all, several
+from lazaretto.engine.messages.prepare import Sendable, prepare_all
 from lazaretto.errors import BrokerClosed, CommitUnknown, InvalidOption, LazarettoError, PartlySent
-from lazaretto.model.checks import is_aware, shown
-from lazaretto.model.messages import as_message
+from lazaretto.model.checks import shown
 from lazaretto.model.partitions import Placed
-from lazaretto.sender import sendable
+from lazaretto.sender import later, sendable
 from lazaretto.spread.members import Members, first_answer
 from lazaretto.steps import run_steps
 from lazaretto.store.contract.records import NewMessage
@@ -53,12 +50,7 @@ class SpreadSender(Closing):
     def schedule(self, messages: Iterable[Sendable], at: datetime) -> list[Placed]: ...
     def schedule(self, messages: Sendable | Iterable[Sendable], at: datetime) -> Placed | list[Placed]:
         """Send messages that become receivable at a given time (an aware datetime)."""
-        if not is_aware(at):
-            raise InvalidOption(f"expected at to be a datetime with a time zone, got {shown(at)}")
-        given = [messages] if isinstance(messages, Sendable) else several(messages)
-        later = [msgspec.structs.replace(as_message(one), scheduled_enqueue_time=at) for one in given]
-        placed = self._send(prepare_all(later))
-        return placed[0] if isinstance(messages, Sendable) else placed
+        return self.send(later(messages, at))
 
     def cancel(self, places: Placed | Iterable[Placed]) -> None:
         """Delete scheduled messages. In each store all of them are deleted, or none and MessageNotFound."""

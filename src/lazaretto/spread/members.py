@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 import uuid
@@ -12,9 +13,9 @@ from typing import Final, TypedDict, TypeVar
 from lazaretto.broker import Broker, connect, store_of
 from lazaretto.engine.entities.spreads import JoinSpread, SpreadMark, spread_mark
 from lazaretto.errors import BrokerClosed, InvalidOption, StoreUnavailable
-from lazaretto.model.checks import GivenDuration
-from lazaretto.model.clock import Clock
-from lazaretto.model.partitions import Keyed, partition_key_of, partition_of
+from lazaretto.model.checks import GivenDuration, seconds
+from lazaretto.model.clock import MICROSECONDS, Clock
+from lazaretto.model.partitions import LOOK_EVERY, Keyed, partition_key_of, partition_of
 from lazaretto.store.addresses import without_password
 
 T = TypeVar("T")
@@ -23,6 +24,8 @@ T = TypeVar("T")
 #: how many times as long as it took to find that out: so most of the time goes to the others.
 _REST: Final = 5.0
 _REST_TIMES: Final = 4
+#: How often who waits looks at all stores, in seconds.
+_LOOK_EVERY: Final = LOOK_EVERY / MICROSECONDS
 
 
 class StoreOptions(TypedDict, total=False):
@@ -161,6 +164,35 @@ def first_answer(members: Members, order: Sequence[int], ask: Callable[[int], T 
     if failed is not None and not reached:
         raise failed
     return None
+
+
+def await_answer(
+    members: Members,
+    order: Callable[[], Sequence[int]],
+    ask: Callable[[int, float], T | None],
+    max_wait: GivenDuration | None,
+) -> T | None:
+    """Return what a store answers within `max_wait` seconds (None: forever); None if none has an answer.
+
+    `order`: of the stores, asked for before each look at all of them. `ask`: with a place, and the seconds to
+    wait there. Between two looks it waits at home. Raises StoreUnavailable if none can be reached.
+    """
+    wait = None if max_wait is None else seconds("max_wait", max_wait)
+    end = None if wait is None else time.monotonic() + wait
+    while True:
+        found = first_answer(members, order(), lambda place: ask(place, 0.0))
+        left = _LOOK_EVERY if end is None else min(_LOOK_EVERY, end - time.monotonic())
+        if found or left <= 0:
+            return found
+        # The others are looked at again soon, also if this one is lost meanwhile.
+        with contextlib.suppress(StoreUnavailable):
+            found = first_answer(members, members.from_home()[:1], functools.partial(_asked, ask, left))
+            if found:
+                return found
+
+
+def _asked(ask: Callable[[int, float], T | None], wait: float, place: int) -> T | None:
+    return ask(place, wait)
 
 
 def join(stores: Sequence[Member], *, moves: bool) -> None:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
-import time
 from collections.abc import Callable, Iterable
 from typing import Final, TypeVar, Unpack
 
 from lazaretto.broker import Broker
-from lazaretto.errors import InvalidOption, StoreUnavailable
-from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, whole
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import GivenDuration, flag, shown, text, whole
 from lazaretto.model.descriptions import MessageCounts
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
-from lazaretto.model.partitions import LOOK_EVERY
 from lazaretto.receiver import NEXT_SESSION, Mode, Receiver
-from lazaretto.spread.members import Member, Members, StoreOptions, first_answer, join
+from lazaretto.spread.members import Member, Members, StoreOptions, await_answer, join
 from lazaretto.spread.spread_receiver import SpreadReceiver
 from lazaretto.spread.spread_sender import SpreadSender
 from lazaretto.store.addresses import identity_of
@@ -95,19 +92,13 @@ class SpreadBroker(Closing):
         session. Raises StoreUnavailable if no store can be reached, and what `Broker.receiver` does.
         """
         parsed = EntityPath.parse(path)
-        wait = None if max_wait is None else seconds("max_wait", max_wait)
-        end = None if wait is None else time.monotonic() + wait
-        while True:
-            order = self._members.starting_at(self._turns.get(parsed.key, self._members.home))
-            found = first_answer(self._members, order, lambda place: self._accept(place, parsed, 0.0))
-            left = LOOK_EVERY / 1_000_000 if end is None else end - time.monotonic()
-            if found is not None or left <= 0:
-                return found
-            with contextlib.suppress(StoreUnavailable):
-                place = self._members.from_home()[0]
-                found = self._accept(place, parsed, min(left, LOOK_EVERY / 1_000_000))
-            if found is not None:
-                return found
+
+        def order() -> list[int]:
+            return self._members.starting_at(self._turns.get(parsed.key, self._members.home))
+
+        return await_answer(
+            self._members, order, lambda place, wait: self._accept(place, parsed, wait), max_wait
+        )
 
     def _accept(self, place: int, path: EntityPath, wait: float) -> Receiver | None:
         receiver = self._members.stores[place].broker().receiver(str(path), session=NEXT_SESSION)

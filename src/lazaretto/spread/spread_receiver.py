@@ -10,14 +10,14 @@ from datetime import datetime
 from typing import Final
 
 from lazaretto.engine.messages.settle import COMPLETE, Settlement
-from lazaretto.errors import BrokerClosed, InvalidOption, LazarettoError, StoreUnavailable
-from lazaretto.model.checks import GivenDuration, seconds, shown, whole
+from lazaretto.errors import BrokerClosed, InvalidOption, LazarettoError
+from lazaretto.model.checks import GivenDuration, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock, ReceivedMessage
-from lazaretto.model.partitions import LOOK_EVERY, Placed, Rounds
+from lazaretto.model.partitions import Placed, Rounds
 from lazaretto.receiver import Mode, Receiver, check_mode
 from lazaretto.settling import Messages, MessageVerbs, settlements
-from lazaretto.spread.members import Members, first_answer
+from lazaretto.spread.members import Members, await_answer
 from lazaretto.spread.spread_sender import numbers_by_store
 from lazaretto.tools.closing import Closing
 
@@ -64,37 +64,26 @@ class SpreadReceiver(MessageVerbs, Closing):
         StoreUnavailable if none can, and what `Receiver.receive` does.
         """
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
-        wait = None if max_wait is None else seconds("max_wait", max_wait)
-        end = None if wait is None else time.monotonic() + wait
-        while True:
-            found = self._try_all(max_messages)
-            left = LOOK_EVERY / _MICROS if end is None else end - time.monotonic()
-            if found or left <= 0:
-                return found
-            # The others are looked at again soon, also if this one is lost meanwhile.
-            with contextlib.suppress(StoreUnavailable):
-                place = self._members.from_home()[0]
-                found = self._try(place, max_messages, min(left, LOOK_EVERY / _MICROS))
-            if found:
-                return found
+        found = await_answer(
+            self._members, self._order, lambda place, wait: self._try(place, max_messages, wait), max_wait
+        )
+        return found or []
 
-    def _try_all(self, max_messages: int) -> list[ReceivedMessage]:
-        """Return messages of the first store that has some. Raises StoreUnavailable if none answers."""
+    def _order(self) -> list[int]:
+        """Return the stores in the order to look at them."""
         with self._choosing:
             now = time.monotonic_ns() // 1000
             if self._rounds.needs_look(now):
                 # Only a receive tells what waits in a store: each is tried, the home first.
                 self._rounds.note_look([0] * len(self._members), now)
             order = self._rounds.order()
-        order += [place for place in self._members.from_home() if place not in order]
-        return first_answer(self._members, order, lambda place: self._try(place, max_messages, 0.0)) or []
+        return order + [place for place in self._members.from_home() if place not in order]
 
     def _try(self, place: int, max_messages: int, wait: float) -> list[ReceivedMessage]:
         """Return messages of one store."""
         found: list[ReceivedMessage] = []
         try:
-            with self._members.stores[place].watched():
-                found = self._receiver(place).receive(max_messages, wait)
+            found = self._receiver(place).receive(max_messages, wait)
         finally:
             with self._choosing:
                 last = max((message.enqueued for message in found), default=None)

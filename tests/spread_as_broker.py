@@ -10,6 +10,7 @@ from typing import Any
 from lazaretto import Broker, PeekedMessage, QueueDescription, Receiver
 from lazaretto.receiver import NextSession
 from lazaretto.spread import Placed, SpreadBroker, SpreadReceiver, SpreadSender, connect
+from lazaretto.tools.closing import Closing
 
 #: Verbs that are done in each store.
 _EACH = (
@@ -38,7 +39,7 @@ def left_to_stores(node: str) -> str | None:
     return next((what for what, tests in LEFT_TO_STORES.items() if any(t in node for t in tests)), None)
 
 
-class SpreadAsBroker:
+class SpreadAsBroker(Closing):
     """A spread that is at home in its first store, which also does all that a spread leaves to its stores."""
 
     def __init__(self, spread: SpreadBroker) -> None:
@@ -53,7 +54,7 @@ class SpreadAsBroker:
         return getattr(self._home, name)
 
     def sender(self, path: str, *, via: str | None = None) -> Any:
-        return self._home.sender(path, via=via) if via else _Sender(self._spread.sender(path), self._spread)
+        return self._home.sender(path, via=via) if via else _Sender(self._spread.sender(path))
 
     def receiver(self, path: str, *, session: str | NextSession | None = None, **named: Any) -> Any:
         if session is None:
@@ -71,17 +72,10 @@ class SpreadAsBroker:
     def close(self) -> None:
         self._spread.close()
 
-    def __enter__(self) -> SpreadAsBroker:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Sender:
-    def __init__(self, inner: SpreadSender, spread: SpreadBroker) -> None:
+class _Sender(Closing):
+    def __init__(self, inner: SpreadSender) -> None:
         self._inner = inner
-        self._spread = spread
 
     def send(self, messages: Any) -> int | list[int]:
         return _numbers(self._inner.send(messages))
@@ -95,14 +89,8 @@ class _Sender:
     def close(self) -> None:
         self._inner.close()
 
-    def __enter__(self) -> _Sender:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class _Receiver:
+class _Receiver(Closing):
     """The verbs of a spread's receiver; the others are the home's."""
 
     def __init__(self, inner: SpreadReceiver, home: Receiver) -> None:
@@ -121,12 +109,6 @@ class _Receiver:
     def close(self) -> None:
         self._inner.close()
         self._home.close()
-
-    def __enter__(self) -> _Receiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _numbers(placed: Placed | list[Placed]) -> int | list[int]:

@@ -6,7 +6,7 @@ import concurrent.futures
 import datetime
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,19 @@ def drain(receiver: SpreadReceiver, limit: int = 7) -> Iterator[ReceivedMessage]
     while found := receiver.receive(limit):
         receiver.complete(found)
         yield from found
+
+
+def at_once(do: Callable[[], object]) -> None:
+    """Have four threads do something at the same time. Raises what one of them raises."""
+    start = threading.Barrier(4)
+
+    def begin() -> None:
+        start.wait()
+        do()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        for doing in [pool.submit(begin) for _ in range(4)]:
+            doing.result()
 
 
 class TestSending:
@@ -341,34 +354,11 @@ class TestStores:
             connect([copy, *urls[1:]])
 
     def test_those_who_move_at_once_agree(self, urls: list[str], spread: SpreadBroker) -> None:
-        start = threading.Barrier(4)
-
-        def move() -> None:
-            start.wait()
-            connect(urls[::-1], moves=True).close()
-
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            for moving in [pool.submit(move) for _ in range(4)]:
-                moving.result()
+        at_once(lambda: connect(urls[::-1], moves=True).close())
         connect(urls[::-1]).close()
 
     def test_many_who_begin_at_once_have_one_spread(self, urls: list[str]) -> None:
-        failed: list[Exception] = []
-        start = threading.Barrier(4)
-
-        def begin() -> None:
-            start.wait()
-            try:
-                connect(urls).close()
-            except Exception as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=begin) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failed == []
+        at_once(lambda: connect(urls).close())
 
     def test_each_calls_all_and_says_where_one_failed(self, spread: SpreadBroker) -> None:
         spread.broker_at(1).create_queue("more")

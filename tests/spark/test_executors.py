@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import lazaretto
@@ -22,9 +23,10 @@ from lazaretto import Broker, ExecutorNotReady, InvalidOption
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.host import Handler
-from lazaretto.spark import executors, spark_session
+from lazaretto.spark import DeltaResults, executors, process, spark_session
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.packed_code import pack_code, pack_environment, settings_for
+from lazaretto.spark.pipeline import _extras
 from lazaretto.spark.results import ParquetResults, ResultOwner
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.shard_task import TaskSettings
@@ -37,6 +39,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 Check = Callable[..., None]
+AVRO = '{"type": "record", "name": "Order", "fields": [{"name": "n", "type": "long"}]}'
 
 
 @pytest.fixture
@@ -55,16 +58,22 @@ def check(spark: Any, context: Any, broker: Broker, url: str, monkeypatch: pytes
     """Check executors for a pipeline on the queue `work`. `there`: the store that tasks find."""
     monkeypatch.setenv("SHOP", url)
 
-    def check(handler: Any = act, there: str | None = url, wait: float = 60, results: Any = None) -> None:
-        options = parse({"store": "env:SHOP", "queue": "work"})
+    def check(
+        handler: Any = act,
+        there: str | None = url,
+        wait: float = 60,
+        results: Any = None,
+        **bodies: str,
+    ) -> None:
+        options = parse({"store": "env:SHOP", "queue": "work", **bodies})
         made = Handler("work", handler)
         settings = TaskSettings(
-            options, HandlerSetup(made), made.options.limits(), False, results, None, None
+            options, HandlerSetup(made), made.options.limits(), False, results, None, None, _extras(options)
         )
         # Workers inherit the environment of the driver's JVM: a variable that is empty is not set.
         context.environment["SHOP"] = there or ""
         identity = ClaimConsumer(store_of(broker), "work", "spark").identify()
-        executors.check_executors(spark, Carried({"work": settings}), {"work": identity}, wait)
+        executors.check_executors(spark, Carried({"work": settings}, "it"), {"work": identity}, wait)
 
     return check
 
@@ -123,6 +132,38 @@ def test_without_a_package(context: Any, check: Check, tmp_path: Path) -> None:
     assert cause == "no_package"
     # The worker, or what starts it, says it.
     assert re.search(r"lacks a package \('?(lazaretto|arrows_that_nobody_has)", text)
+
+
+@pytest.mark.parametrize("package", ["fastavro", "deltalake"])
+def test_without_a_package_that_bodies_or_results_need(
+    context: Any, check: Check, tmp_path: Path, package: str
+) -> None:
+    owner = ResultOwner("shop", "work", "spark", 7)
+    schema = pa.schema([("sequence_number", pa.int64())])
+    results = DeltaResults(str(tmp_path / "table")).owned_by(owner).prepared(schema)
+    bodies = {"body": "avro", "body_schema": AVRO}
+    check(results=results, **bodies)
+    # A package of this name comes first, and cannot be imported.
+    (tmp_path / "first").mkdir()
+    (tmp_path / "first" / f"{package}.py").write_text(f"raise ImportError('none', name={package!r})")
+    context.environment["PYTHONPATH"] = f"{tmp_path / 'first'}:{Path(lazaretto.__file__).parents[1]}"
+    cause, text = cause_of(check, results=results, **bodies)
+    assert (cause, f"lacks a package ({package})" in text) == ("no_package", True)
+
+
+def test_what_cannot_be_sent_is_named_and_not_shown(spark: Any, tmp_path: Path) -> None:
+    place: Any = type("Place", (), {})()
+    place.open = place.remove = threading.Lock()
+    secret = str(tmp_path / "tongue-twister-8.db")
+    with lazaretto.connect(secret) as broker:
+        broker.create_queue("work")
+    with pytest.raises(InvalidOption, match=r"place of results of 'work' cannot be sent .*lock") as caught:
+        process(
+            spark, act, store=secret, queue="work", checkpoint=str(tmp_path / "check"), results=place,
+            schema="n bigint",
+        )  # fmt: skip
+    assert "tongue-twister" not in str(caught.value)
+    assert "tongue-twister" not in repr(parse({"store": secret, "queue": "work"}))
 
 
 def test_with_another_version(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:

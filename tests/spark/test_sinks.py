@@ -5,21 +5,30 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import re
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import Row
+from servers import new_store
 
 from lazaretto import Broker, InvalidOption, Message
 from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark import DatabaseResults, DeltaResults, IcebergResults, process
-from lazaretto.spark.results import ParquetResults, ResultOwner
+from lazaretto.spark.outage import Outage
+from lazaretto.spark.pipeline import _bring_up_to_date
+from lazaretto.spark.results import ParquetResults, ResultOwner, Results
+from lazaretto.spark.sink import SettlingSink
+from lazaretto.spark.source_options import parse
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"
@@ -28,12 +37,22 @@ pytestmark = pytest.mark.filterwarnings(
 SOAK = "LAZARETTO_SOAK" in os.environ
 SCHEMA = pa.schema([("sequence_number", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
 KINDS = ("parquet", "delta", "iceberg", "database")
+#: The same with options of its file system, in a folder with a space; a table on a server.
+MORE_KINDS = ("delta with options", "iceberg with a space", "server")
 
 
 class Place:
     """A place for results of one kind, and what readers find in it."""
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    def __init__(self, kind: str, folder: Path, server: str = "") -> None:
+        self.server = server
+        self.storage: dict[str, str] | None = {} if kind == "delta with options" else None
+        if " " in kind:
+            folder = folder / "my folder"
+            folder.mkdir()
+            kind = kind.split()[0]
+        if server:
+            kind = "database"
         self.kind = kind
         self.at = folder / kind
         self.file = folder / "results.db"
@@ -49,6 +68,10 @@ class Place:
             self.sql("CREATE TABLE results (claim BIGINT, sequence_number BIGINT, n BIGINT, text VARCHAR)")
 
     def sql(self, text: str) -> list[Any]:
+        if self.server:
+            with psycopg.connect(self.server) as server:
+                done = server.execute(text)
+                return done.fetchall() if done.description else []
         with contextlib.closing(sqlite3.connect(self.file)) as connection, connection:
             return connection.execute(text).fetchall()
 
@@ -62,9 +85,11 @@ class Place:
             case "parquet":
                 return ParquetResults(str(self.at))
             case "delta":
-                return DeltaResults(str(self.at))
+                return DeltaResults(str(self.at), self.storage)
             case "iceberg":
                 return IcebergResults("shop.orders", "tests", **self.catalog)
+            case _ if self.server:
+                return DatabaseResults(functools.partial(psycopg.connect, self.server), "results", "pyformat")
             case _:
                 return DatabaseResults(functools.partial(sqlite3.connect, str(self.file)), "results")
 
@@ -90,9 +115,13 @@ class Place:
         return sorted((row["claim"], row["sequence_number"], row["text"]) for row in table.to_pylist())
 
 
-@pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    return Place(request.param, tmp_path)
+@pytest.fixture(params=[*KINDS, *MORE_KINDS])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param != "server":
+        yield Place(request.param, tmp_path)
+        return
+    with new_store(request.getfixturevalue("postgres").url) as found:
+        yield Place("server", tmp_path, re.sub("schema=[^&]*&", "", found))
 
 
 def write(sink: Any, claim: int, stage: str, *numbers: int, shard: int = 0) -> None:
@@ -228,10 +257,69 @@ def test_a_driver_that_dies_within_a_transaction_of_the_database(tmp_path: Path)
             break
         died += 1
         assert place.rows() == []
-    # It dies before each statement: three that prepare, and four that publish.
-    assert died == 7
+    # It dies before each statement: four that prepare, and four that publish.
+    assert died == 8
     assert place.rows() == [(1, 1, "aa"), (1, 2, "aa")]
     assert place.sql("SELECT count(*) FROM results_staged") == [(0,)]
+
+
+def test_one_object_serves_several_consumers(tmp_path: Path) -> None:
+    place = Place("database", tmp_path)
+    one = place.new()
+    sinks = [one.owned_by(ResultOwner("store", "work", "spark", n)).prepared(SCHEMA) for n in (1, 2)]
+    for n, sink in enumerate(sinks, 1):
+        write(sink, 1, f"a{n}", n)
+    for n, sink in enumerate(sinks, 1):
+        sink.publish(1, [f"a{n}"])
+    assert place.rows() == [(1, 1, "a1"), (1, 2, "a2")]
+
+
+def test_the_last_claim_that_is_published_is_known(place: Place) -> None:
+    sink = place.sink()
+    assert sink.published() == 0
+    write(sink, 7, "aa", 1)
+    assert sink.published() == 0
+    sink.publish(7, ["aa"])
+    assert place.sink().published() == 7
+    if place.kind != "parquet":
+        assert place.sink(2).published() == 0
+
+
+@pytest.mark.parametrize("place", ["database", "server"], indirect=True)
+def test_columns_of_a_database_have_any_names(place: Place) -> None:
+    place.sql('ALTER TABLE results ADD COLUMN "who? 100%s ""really""" VARCHAR')
+    schema = SCHEMA.append(pa.field('who? 100%s "really"', pa.string()))
+    sink = place.new().owned_by(ResultOwner("store", "work", "spark", 1)).prepared(schema)
+    part = sink.open_stage(schema, 1, 0, "aa")
+    part.write(pa.record_batch([[1], [2], ["x"], ["me"]], schema=schema))
+    part.close()
+    sink.publish(1, ["aa"])
+    assert place.sql("SELECT * FROM results") == [(1, 1, 2, "x", "me")]
+
+
+@pytest.mark.parametrize("place", ["database", "server"], indirect=True)
+def test_a_database_that_lacks_a_column_is_refused(place: Place) -> None:
+    owner, wider = ResultOwner("store", "work", "spark", 1), SCHEMA.append(pa.field("more", pa.int64()))
+    place.sink()
+    with pytest.raises(InvalidOption, match=r"need a table 'results' with the columns .* more"):
+        place.new().owned_by(owner).prepared(wider)
+    # The user adds the column, and the table beside theirs is of the earlier schema.
+    place.sql("ALTER TABLE results ADD COLUMN more BIGINT")
+    with pytest.raises(InvalidOption, match=r"'results_staged', which an earlier schema .* ALTER TABLE"):
+        place.new().owned_by(owner).prepared(wider)
+    place.sql("ALTER TABLE results_staged ADD COLUMN more BIGINT")
+    place.new().owned_by(owner).prepared(wider)
+
+
+@pytest.mark.parametrize("place", ["parquet", "delta", "iceberg"], indirect=True)
+def test_a_task_that_sees_another_place_writes_nothing(place: Place, tmp_path: Path) -> None:
+    sink = place.sink()
+    results = Results(sink, pa.schema(list(SCHEMA)[1:]), 1, 0, "aa")
+    place_of = tmp_path / "warehouse" if place.kind == "iceberg" else place.at
+    place_of.rename(tmp_path / "elsewhere")
+    with pytest.raises(Outage, match="does not see the place of results"):
+        results.close()
+    assert not place_of.exists()
 
 
 @pytest.mark.parametrize(
@@ -251,6 +339,54 @@ def test_a_table_that_does_not_fit_is_refused(kind: str, text: str, tmp_path: Pa
     if kind != "database":
         with pytest.raises(InvalidOption, match="the sink's own"):
             place.new().owned_by(owner).prepared(pa.schema([*SCHEMA, ("claim", pa.int64())]))
+
+
+class Told:
+    """What tasks tell of a shard, as Spark gives it to the sink."""
+
+    def __init__(self, **told: Any) -> None:
+        self._row = Row(**dict.fromkeys(("origins", "began", "ended")), queue="work", rows=1, **told)
+
+    def select(self, *names: str) -> Told:
+        return self
+
+    def collect(self) -> list[Row]:
+        return [self._row]
+
+
+def take(consumer: ClaimConsumer, sink: Any, claim: int) -> Told:
+    """Take a claim of one message and stage that it is completed, with a result; return what is told."""
+    assert consumer.take(claim - 1, max_rows=1) == claim
+    ((_, shard),) = consumer.shards(claim - 1, claim)
+    stage = f"stage{claim}"
+    write(sink, claim, stage, claim)
+    consumer.stage(stage, staged_rows(shard.token, [shard.first], [], {}))
+    return Told(claim=claim, epoch=consumer.epoch, shard=shard.token, stage=stage)
+
+
+def test_a_claim_that_was_settled_just_before_a_driver_took_over_is_published(
+    place: Place, broker: Broker, url: str
+) -> None:
+    broker.sender("work").send([Message(b"1"), Message(b"2")])
+    options = parse({"store": url, "queue": "work"})
+    first, second = (ClaimConsumer(broker._store, "work", "spark") for _ in range(2))
+    first.attach()
+    told = take(first, place.sink(), 1)
+    # The second one looks what there is to publish; then the first settles, and dies before it publishes.
+    _bring_up_to_date(place.sink(), options)
+    first.settle([1], [told.collect()[0]["stage"]])
+    second.attach()
+    sink = place.sink()
+    SettlingSink({"work": (options, sink)})(cast(Any, take(second, sink, 2)), 0)
+    assert place.rows() == [(1, 1, "stage1"), (2, 2, "stage2")]
+
+
+def test_a_store_that_is_older_than_its_results_is_refused(place: Place, broker: Broker, url: str) -> None:
+    sink = place.sink()
+    write(sink, 5, "aa", 1)
+    sink.publish(5, ["aa"])
+    with pytest.raises(InvalidOption, match=r"the results have claim 5 .*, and the store only 0"):
+        _bring_up_to_date(sink, parse({"store": url, "queue": "work"}))
 
 
 # -- on Spark --------------------------------------------------------------------------------------
@@ -289,9 +425,8 @@ def test_a_pipeline_writes_to_it(
     run(spark, url, place, tmp_path)
     assert place.rows()[-1] == (3, 32, "x")
     assert len(place.rows()) == 31
-    if place.kind != "database":
-        sink = place.new().owned_by(ResultOwner("", "", "", _identity(broker)))
-        assert (sink if place.kind == "delta" else sink.prepared(SCHEMA)).published() == 3
+    sink = place.new().owned_by(ResultOwner("", "", "", _identity(broker)))
+    assert (sink if place.kind == "delta" else sink.prepared(SCHEMA)).published() == 3
 
 
 def _identity(broker: Broker) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 from pyspark.sql.streaming.listener import StreamingQueryListener
@@ -28,6 +29,10 @@ def act(message: Any) -> Any:
     if message.body == b"raise":
         raise ValueError("no")
     return {"n": int(message.body)}
+
+
+def fail(message: Any) -> Any:
+    raise ConnectionError("the database is down")
 
 
 def negate(message: Any) -> Any:
@@ -172,6 +177,34 @@ def test_several_queues_in_one_query(spark: Any, broker: Broker, url: str, tmp_p
     assert [len(broker.claims(name)) for name in ("work", "out", subscription)] == [2, 1, 1]
     assert broker.queue("work").counts.dead_letter == 1
     assert broker.queue("out").counts.total == broker.queue("work").counts.active == 0
+
+
+def test_an_outage_in_one_queue_keeps_what_was_done_in_others(
+    spark: Any, broker: Broker, url: str, tmp_path: Path
+) -> None:
+    send(broker, 30)
+    broker.sender("out").send(Message(b"7"))
+    with pytest.raises(StreamingQueryException, match="most messages of 'work' fail in the same way"):
+        process(
+            spark, {"work": fail, "out": negate}, store=url, checkpoint=str(tmp_path / "check"),
+            results=str(tmp_path / "results"), schema="n bigint",
+        ).awaitTermination()  # fmt: skip
+    assert [claim.state for claim in broker.claims("work")] == ["revoked"]
+    assert broker.queue("work").counts.active == 30
+    assert [claim.state for claim in broker.claims("out")] == ["settled"]
+    rows = spark.read.parquet(str(tmp_path / "results")).select("queue", "n").collect()
+    assert [tuple(row) for row in rows] == [("out", -7)]
+
+
+def test_several_queues_need_a_sink_that_keeps_them_apart(
+    spark: Any, broker: Broker, url: str, tmp_path: Path
+) -> None:
+    own: Any = type("Own", (), {"open": None, "remove": None})()
+    with pytest.raises(InvalidOption, match="Own has no method owned_by"):
+        process(
+            spark, {"work": act, "out": negate}, store=url, checkpoint=str(tmp_path / "check"),
+            results=own, schema="n bigint",
+        )  # fmt: skip
 
 
 @pytest.mark.parametrize(

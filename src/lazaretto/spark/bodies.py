@@ -47,6 +47,11 @@ class Extras:
         found = ["body"] if ours & set(self.columns.names) else []
         return found + (["headers"] if set(self.columns.names) - ours else [])
 
+    def prepare(self) -> None:
+        """Load what reads the bodies. Raises InvalidOption: a package or a class is missing."""
+        if VALUE in self.columns.names:
+            _decoder(self.body, self.body_schema, self.columns.field(VALUE).type)
+
     def of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Return the columns for messages with their bodies and headers."""
         found: dict[str, pa.Array] = {}
@@ -96,9 +101,9 @@ def extras_of(options: SparkOptions, schema: StructType, known: Collection[str])
 
 def make_extras(options: SparkOptions, columns: pa.Schema) -> Extras:
     """Return what makes these columns. Raises InvalidOption for a type that nothing gives."""
-    if VALUE in columns.names:
-        _decoder(options.body, options.body_schema, columns.field(VALUE).type)
-    return Extras(options.body, options.body_schema, columns.serialize().to_pybytes())
+    extras = Extras(options.body, options.body_schema, columns.serialize().to_pybytes())
+    extras.prepare()
+    return extras
 
 
 def ddl_of_extras(options: SparkOptions, known: Collection[str]) -> str:

@@ -16,15 +16,17 @@ T = TypeVar("T")
 class Carried(Generic[T]):
     """A value on its way to other processes, with where the driver finds modules.
 
-    A worker of the same machine looks there too, before it makes the value anew.
+    A worker of the same machine looks there too, before it makes the value anew. `what`: names the value in
+    the InvalidOption that is raised if it cannot be sent.
     """
 
-    def __init__(self, value: T) -> None:
+    def __init__(self, value: T, what: str) -> None:
         try:
             self._pickled = pickle_value(value)
         except Exception as error:
+            # Not the value itself, which may have a password in it.
             raise InvalidOption(
-                f"{value!r} cannot be sent to another process: {type(error).__name__}: {error}"
+                f"{what} cannot be sent to another process: {type(error).__name__}: {error}"
             ) from error
         self._path = tuple(sys.path)
 

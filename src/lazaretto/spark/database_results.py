@@ -1,8 +1,9 @@
-"""Results in a table of a database, by any driver of Python's DB-API: each claim is one transaction, once."""
+"""Results in a table of a database, by a driver of Python's DB-API: each claim is one transaction, once."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
@@ -14,11 +15,14 @@ from lazaretto.spark.results import ResultOwner, ResultPart
 
 #: How a parameter is written, by the driver's paramstyle.
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+#: Stands for a parameter until then: no name has it.
+_VALUE = "\0"
 
 
 class DatabaseResults:
-    """A table of a database, with the columns `sequence_number`, `claim` and the schema's. It must be there.
+    """A table in SQLite or PostgreSQL, with the columns `sequence_number`, `claim` and the schema's.
 
+    The table must be there.
     `connect`: a function that returns a connection of the DB-API, which is sent to the tasks, such as
     `functools.partial(psycopg.connect, "service=shop")`. `paramstyle`: of the driver: "qmark" (sqlite3), or
     "format" or "pyformat" (psycopg). Beside the table are two more, which the sink creates: `TABLE_staged`
@@ -36,8 +40,12 @@ class DatabaseResults:
 
     def owned_by(self, owner: ResultOwner) -> Self:
         """Return the sink for one consumer's results. A table may have those of several."""
-        self._owner = owner.key
-        return self
+        return self._copied(_owner=owner.key)
+
+    def _copied(self, **changes: Any) -> Self:
+        found = copy.copy(self)
+        found.__dict__.update(changes)
+        return found
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -54,65 +62,94 @@ class DatabaseResults:
     def prepared(self, schema: pa.Schema) -> Self:
         """Return the sink for results of a schema. Raises InvalidOption: the table has no such columns."""
         number, *others = schema.names
-        self._columns = [_quoted(name) for name in (number, "claim", *others)]
-        listed, table = ", ".join(self._columns), self._table
+        columns = [_quoted(name) for name in (number, "claim", *others)]
+        # By the table: where there is no such column, SQLite takes a name in quotes alone for a text.
+        listed, table = ", ".join(f"r.{name}" for name in columns), self._table
         try:
             with self._transaction() as cursor:
-                cursor.execute(f"SELECT {listed} FROM {table} WHERE 1 = 0")  # noqa: S608 - the user's table
+                cursor.execute(f"SELECT {listed} FROM {table} r WHERE 1 = 0")  # noqa: S608 - the user's table
         except Exception as error:
             raise InvalidOption(
                 f"the results need a table {table!r} with the columns {', '.join(schema.names)} and claim: "
                 f"{type(error).__name__}: {error}"
             ) from error
+        try:
+            self._create(listed)
+        except Exception:
+            # Two drivers at once: PostgreSQL may refuse what one creates while the other does.
+            self._create(listed)
+        try:
+            with self._transaction() as cursor:
+                cursor.execute(f"SELECT r.consumer, r.stage, {listed} FROM {table}_staged r WHERE 1 = 0")  # noqa: S608
+        except Exception as error:
+            raise InvalidOption(
+                f"the table {table + '_staged'!r}, which an earlier schema of results has made, lacks one of "
+                f"the columns {', '.join(schema.names)}: add it there too, with ALTER TABLE "
+                f"({type(error).__name__}: {error})"
+            ) from error
+        return self._copied(_columns=columns)
+
+    def _create(self, listed: str) -> None:
+        """Create the two tables beside the user's, unless they are there."""
+        table = self._table
         with self._transaction() as cursor:
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {table}_staged AS "  # noqa: S608
-                f"SELECT 'x' AS consumer, 'x' AS stage, {listed} FROM {table} WHERE 1 = 0"
+                f"SELECT 'x' AS consumer, 'x' AS stage, {listed} FROM {table} r WHERE 1 = 0"
             )
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {table}_claims "
                 "(consumer VARCHAR(16), claim BIGINT, PRIMARY KEY (consumer, claim))"
             )
-        return self
+
+    def _marked(self, sql: str) -> str:
+        """Return a statement with its parameters as the driver wants them."""
+        if self._mark == "%s":
+            sql = sql.replace("%", "%%")
+        return sql.replace(_VALUE, self._mark)
 
     def _run(self, cursor: Any, sql: str, *values: object) -> Any:
-        cursor.execute(sql.replace("?", self._mark), values)
+        cursor.execute(self._marked(sql), values)
         return cursor
+
+    def published(self) -> int:
+        """Return the last claim that the table has, 0 if it has none."""
+        known = f"SELECT max(claim) FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
+        with self._transaction() as cursor:
+            (last,) = self._run(cursor, known, self._owner).fetchone()
+        return last or 0
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
         """Return where the results of one run of a shard go: rows that are not in the table yet."""
         return _DatabasePart(self, claim, stage)
 
-    def stage(self, claim: int, stage: str, batches: Sequence[pa.RecordBatch]) -> None:
-        """Store the rows of one run of a shard."""
-        marks = ", ".join("?" * (len(self._columns) + 2))
+    def stage(self, claim: int, stage: str, batch: pa.RecordBatch) -> None:
+        """Store some rows of one run of a shard."""
+        marks = ", ".join([_VALUE] * (len(self._columns) + 2))
         columns = ", ".join(self._columns)
         sql = f"INSERT INTO {self._table}_staged (consumer, stage, {columns}) VALUES ({marks})"  # noqa: S608
+        number, *others = (column.to_pylist() for column in batch.columns)
+        rows = [(self._owner, stage, key, claim, *more) for key, *more in zip(number, *others, strict=True)]
         with self._transaction() as cursor:
-            for batch in batches:
-                number, *others = (column.to_pylist() for column in batch.columns)
-                rows = [
-                    (self._owner, stage, key, claim, *more)
-                    for key, *more in zip(number, *others, strict=True)
-                ]
-                cursor.executemany(sql.replace("?", self._mark), rows)
+            cursor.executemany(self._marked(sql), rows)
 
     def publish(self, claim: int, stages: Sequence[str]) -> None:
         """Move a claim's rows to the table, unless it has them."""
         table, key = self._table, (self._owner, claim)
-        known = f"SELECT 1 FROM {table}_claims WHERE consumer = ? AND claim = ?"  # noqa: S608
+        of_claim = f"WHERE consumer = {_VALUE} AND claim = {_VALUE}"
+        known = f"SELECT 1 FROM {table}_claims {of_claim}"  # noqa: S608
         columns = ", ".join(self._columns)
         try:
             with self._transaction() as cursor:
                 # The key makes the claim one of the table's, once, whoever publishes.
                 if self._run(cursor, known, *key).fetchone():
                     return
-                self._run(cursor, f"INSERT INTO {table}_claims VALUES (?, ?)", *key)  # noqa: S608
+                self._run(cursor, f"INSERT INTO {table}_claims VALUES ({_VALUE}, {_VALUE})", *key)  # noqa: S608
                 for stage in stages:
                     self._run(
                         cursor,
                         f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table}_staged "  # noqa: S608
-                        "WHERE consumer = ? AND claim = ? AND stage = ?",
+                        f"{of_claim} AND stage = {_VALUE}",
                         *key,
                         stage,
                     )
@@ -129,22 +166,21 @@ class DatabaseResults:
             self._forget(cursor, claim)
 
     def _forget(self, cursor: Any, claim: int) -> None:
-        sql = f"DELETE FROM {self._table}_staged WHERE consumer = ? AND claim = ?"  # noqa: S608
+        sql = f"DELETE FROM {self._table}_staged WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
         self._run(cursor, sql, self._owner, claim)
 
 
 class _DatabasePart:
-    """Keeps the rows of one run of a shard until it ends: no transaction is open while a handler runs."""
+    """Stores the rows of one run of a shard. No transaction is open while a handler runs."""
 
     def __init__(self, sink: DatabaseResults, claim: int, stage: str) -> None:
         self._sink, self._claim, self._stage = sink, claim, stage
-        self._batches: list[pa.RecordBatch] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._batches.append(batch)
+        self._sink.stage(self._claim, self._stage, batch)
 
     def close(self) -> None:
-        self._sink.stage(self._claim, self._stage, self._batches)
+        return
 
 
 def _quoted(name: str) -> str:

@@ -25,6 +25,7 @@ from lazaretto.errors import (
 )
 from lazaretto.model.checks import seconds
 from lazaretto.spark.carried import Carried
+from lazaretto.spark.results import is_seen
 from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.store_access import broker_at
 
@@ -167,8 +168,11 @@ def answer(packed: bytes) -> tuple[str, str]:
         settings: Mapping[str, TaskSettings] = carried.open()
         for one in settings.values():
             one.setup()
+        for one in settings.values():
+            if one.extras is not None:
+                one.extras.prepare()
     except Exception as error:
-        return "no_handler", f"{type(error).__name__}: {error}"
+        return _of_package(error) or ("no_handler", f"{type(error).__name__}: {error}")
     try:
         for queue, one in settings.items():
             with broker_at(one.options.url()) as broker:
@@ -188,8 +192,16 @@ def answer(packed: bytes) -> tuple[str, str]:
         return "no_package", error.name or str(error)
     try:
         for queue, one in settings.items():
-            if not getattr(one.results, "is_seen", lambda: True)():
+            if not is_seen(one.results):
                 return "no_results", f"of {queue!r}"
     except Exception as error:
-        return "no_results", f"{type(error).__name__}: {error}"
+        return _of_package(error) or ("no_results", f"{type(error).__name__}: {error}")
     return "", ""
+
+
+def _of_package(error: Exception) -> tuple[str, str] | None:
+    """Return the answer for an option that needs a package which is not here; None if it is another error."""
+    missing = error.__context__
+    if isinstance(error, InvalidOption) and isinstance(missing, ImportError):
+        return "no_package", missing.name or str(missing)
+    return None

@@ -79,26 +79,30 @@ class _TableFiles:
             )
         return pa.schema([number, pa.field("claim", pa.int64()), *others])
 
-    def _place(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str, str]:
-        """Return where a claim's files are: the file system, the table's folder, and theirs within it."""
+    def _files(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """Return the file system, and the table's folder there with a slash at its end, if it has a name."""
         if "://" in self.root:
             files, root = pyarrow.fs.FileSystem.from_uri(self.root)
         else:
             files, root = pyarrow.fs.LocalFileSystem(), self.root
-        return files, root, f"{_FOLDER}/{self.name}/{claim:010}"
+        return files, f"{root}/"
+
+    def _place(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str, str]:
+        """Return where a claim's files are: the file system, the table's folder, and theirs within it."""
+        return *self._files(), f"{_FOLDER}/{self.name}/{claim:010}"
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
         """Return a file of which the table knows nothing yet."""
         files, root, folder = self._place(claim)
-        files.create_dir(f"{root}/{folder}", recursive=True)
+        files.create_dir(f"{root}{folder}", recursive=True)
         whole = self._with_claim(schema)
-        return _ClaimPart(FilePart(files, f"{root}/{folder}/{stage}.parquet", whole), whole, claim)
+        return _ClaimPart(FilePart(files, f"{root}{folder}/{stage}.parquet", whole), whole, claim)
 
     def found(self, claim: int, stages: Sequence[str]) -> list[tuple[str, pyarrow.fs.FileInfo, int]]:
         """Return the files of stages that have rows: path within the table, facts and rows."""
         files, root, folder = self._place(claim)
         names = [f"{folder}/{stage}.parquet" for stage in stages]
-        facts = files.get_file_info([f"{root}/{name}" for name in names]) if names else []
+        facts = files.get_file_info([f"{root}{name}" for name in names]) if names else []
         present = [
             (name, fact, pq.read_metadata(fact.path, filesystem=files).num_rows)
             for name, fact in zip(names, facts, strict=True)
@@ -109,8 +113,8 @@ class _TableFiles:
     def remove(self, claim: int) -> None:
         """Remove the files of a revoked claim: the table has none of them."""
         files, root, folder = self._place(claim)
-        if files.get_file_info(f"{root}/{folder}").type is pyarrow.fs.FileType.Directory:
-            files.delete_dir(f"{root}/{folder}")
+        if files.get_file_info(f"{root}{folder}").type is pyarrow.fs.FileType.Directory:
+            files.delete_dir(f"{root}{folder}")
 
 
 class DeltaResults(_TableFiles):
@@ -123,6 +127,13 @@ class DeltaResults(_TableFiles):
     def __init__(self, root: str, storage_options: Mapping[str, str] | None = None) -> None:
         super().__init__(root)
         self._storage = None if storage_options is None else dict(storage_options)
+
+    def _files(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        if self._storage is None:
+            return super()._files()
+        # The library's own, for what the user has told it.
+        handler = _library("deltalake.fs", "delta").DeltaStorageHandler(self.root, self._storage)
+        return pyarrow.fs.PyFileSystem(handler), ""
 
     def _table(self) -> Any:
         """Return the table as it is now, None if there is none."""
@@ -201,6 +212,18 @@ class IcebergResults(_TableFiles):
     def __init__(self, table: str, catalog: str = "default", **properties: str) -> None:
         super().__init__("")
         self._name, self._catalog, self._properties = table, catalog, properties
+        self._metadata = ""
+        self._io: Mapping[str, str] = {}
+
+    def _at(self, location: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        """Return the file system of a location, as the table's own library finds it, and the path there."""
+        kind = _library("pyiceberg.io.pyarrow", "iceberg").PyArrowFileIO
+        scheme, place, path = kind.parse_location(location, self._io)
+        return kind(self._io).fs_by_scheme(scheme, place), path
+
+    def _files(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        files, root = self._at(self.root)
+        return files, f"{root}/"
 
     def _load(self) -> Any:
         catalog = _library("pyiceberg.catalog", "iceberg").load_catalog(self._catalog, **self._properties)
@@ -219,7 +242,17 @@ class IcebergResults(_TableFiles):
             kind = known.get(field.name)
             if kind is None or pa.nulls(0, field.type).cast(kind, safe=False).type != kind:
                 raise InvalidOption(f"the table {self._name!r} has no column {field.name!r} of {field.type}")
-        return self.copied(schema=whole, root=table.location().rstrip("/"))
+        return self.copied(
+            schema=whole,
+            root=table.location().rstrip("/"),
+            _metadata=table.metadata_location.rpartition("/")[0],
+            _io=dict(table.io.properties),
+        )
+
+    def is_seen(self) -> bool:
+        """Return whether this process sees the folder of the table that the driver has loaded."""
+        files, folder = self._at(self._metadata)
+        return files.get_file_info(folder).type is pyarrow.fs.FileType.Directory
 
     def published(self) -> int:
         """Return the last claim that the table has, 0 if it has none."""

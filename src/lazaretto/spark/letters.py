@@ -188,7 +188,7 @@ class Task(Protocol):
 
 def run_on(spark: Any, task: Task, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
     """Run a task on each range; return what each returned."""
-    carried = Carried((task, list(ranges)))
+    carried = Carried((task, list(ranges)), "the function that decodes bodies")
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         work, keys = carried.open()

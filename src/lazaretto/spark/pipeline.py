@@ -31,12 +31,11 @@ from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.shard_task import TOLD, TaskSettings
-from lazaretto.spark.sink import SettlingSink
+from lazaretto.spark.sink import SettlingSink, bring_up_to_date
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute, is_served, without_password
-from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
 from lazaretto.traces import is_traced
 
 #: What the query's progress tells of each micro-batch, besides its claim.
@@ -122,6 +121,11 @@ def process(
         given = parse({**said, **bodies})
         if isolation == "vectorised":
             _refuse_what_vectors_lack(made, given)
+        if several and sink is not None and not hasattr(sink, "owned_by"):
+            raise InvalidOption(
+                f"each queue numbers its own claims, and {type(sink).__name__} has no method owned_by, which "
+                "keeps those of several queues apart: start a query for each, with a sink of its own"
+            )
         refuse_remote(stream.sparkSession.sparkContext.master, given.url())
         # Also without results: a queue that is not there is better told here than by Spark.
         owner = _owner(given)
@@ -142,7 +146,9 @@ def process(
             extras=_extras(given),
             traced=is_traced(),
         )
-    carried = Carried(settings)
+    for path, one in settings.items():
+        Carried(one.results, f"the place of results of {path!r}")
+    carried = Carried(settings, "the handler or its options")
     session = streams[0].sparkSession
     if is_cluster(session.sparkContext.master):
         check_executors(session, carried, identities)
@@ -250,25 +256,17 @@ def _owner(options: SparkOptions) -> ResultOwner:
 
 
 def _bring_up_to_date(sink: Sink, options: SparkOptions) -> None:
-    """Publish the results of claims that are settled, and remove those of revoked ones.
-
-    A driver may have died before it did, or its claim may have been revoked then.
-    """
+    """Publish what a driver has not that died, remove what it has left. Raises InvalidOption."""
     with broker_at(options.url()) as broker:
         consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
         summaries, last = consumer.summaries(), consumer.last_claim()
-    published = publishing(sink)
-    known = 0 if published is None else getattr(sink, "published", int)()
+    known = getattr(sink, "published", int)()
     if known > last:
         raise InvalidOption(
             f"the results have claim {known} of consumer {consumer.name!r}, and the store only "
             f"{last}: the store is older; use other results, or the newer store"
         )
-    for summary in summaries:
-        if summary.state == REVOKED:
-            sink.remove(summary.number)
-        elif summary.state == SETTLED and published is not None:
-            published.publish(summary.number, summary.stages)
+    bring_up_to_date(sink, summaries)
 
 
 def refuse_remote(master: str | None, store: str) -> None:

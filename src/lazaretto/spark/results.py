@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
@@ -14,7 +15,7 @@ import pyarrow.parquet as pq
 from lazaretto.errors import InvalidOption
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.spark.bodies import MISFITS
-from lazaretto.spark.outage import writing
+from lazaretto.spark.outage import Outage, writing
 from lazaretto.store.contract.claim_contract import MOST_SHARDS
 
 #: Results that are kept until they are written: rows, and bytes.
@@ -79,8 +80,11 @@ class PublishingSink(Protocol):
     """Where results go that are visible only when their claim is settled. It is sent to tasks.
 
     Each run of a shard has a stage, whose results stay apart from those of other runs. The driver publishes
-    the stages that a claim was settled with, so that results and outcomes are always of the same run. Methods
-    `owned_by(owner)` and `prepared(schema)` may be there, too; each returns the sink to use.
+    the stages that a claim was settled with, so that results and outcomes are always of the same run.
+
+    There may also be: `owned_by(owner)` and `prepared(schema)`, which return the sink to use; `is_seen()`,
+    which says in a task whether it sees the place that the driver has prepared; `published()`, the number of
+    the last claim there, which shows that a store is older than its results.
     """
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
@@ -101,6 +105,12 @@ def owned(sink: Sink, owner: ResultOwner) -> Sink:
     own = getattr(sink, "owned_by", None)
     found: Sink = sink if own is None else own(owner)
     return found
+
+
+def is_seen(sink: Sink | None) -> bool:
+    """Return whether this process sees the place that the driver has prepared, if the sink can say so."""
+    look = getattr(sink, "is_seen", None)
+    return look is None or bool(look())
 
 
 def publishing(sink: Sink | None) -> PublishingSink | None:
@@ -204,6 +214,15 @@ class ParquetResults:
                     files.move(f"{folder}/{name}", f"{folder}/{_PART}{self._key}{shard}.parquet")
                 else:
                     files.delete_file(f"{folder}/{name}")
+
+    def published(self) -> int:
+        """Return the last claim of which readers see results, 0 if there is none."""
+        files, root = self._place()
+        claims = [name for name in _names(files, root) if name.startswith(_CLAIM)]
+        for claim in sorted(claims, reverse=True):
+            if any(name.startswith(f"{_PART}{self._key}") for name in _names(files, f"{root}/{claim}")):
+                return int(claim.removeprefix(_CLAIM))
+        return 0
 
     def remove(self, claim: int) -> None:
         """Remove a claim's files."""
@@ -366,6 +385,12 @@ class Results:
     def _opened(self) -> ResultPart:
         if self._part is None:
             claim, shard, stage = self._at
+            if not is_seen(self._sink):
+                # What it wrote elsewhere nobody would miss, and nobody would find.
+                raise Outage(
+                    f"{socket.gethostname()} does not see the place of results that the driver has prepared: "
+                    "name a folder that all machines share, or a URI"
+                )
             published = publishing(self._sink)
             if published is not None:
                 self._part = published.open_stage(self._schema, claim, shard, stage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, Row
 
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.errors import NotAllowed, SystemicFailure
 from lazaretto.spark.outage import OUTAGE
 from lazaretto.spark.results import Sink, publishing
@@ -49,6 +50,7 @@ class SettlingSink:
 
     def __init__(self, sinks: Mapping[str, tuple[SparkOptions, Sink | None]]) -> None:
         self._sinks = sinks
+        self._brought: set[str] = set()
 
     def __call__(self, told: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
@@ -58,40 +60,56 @@ class SettlingSink:
             if not error.java_exception.toString().startswith(_INTERRUPTED):
                 raise
             raise StoppedMeanwhile from None
+        first: Exception | None = None
         for queue, (options, results) in self._sinks.items():
             shards = [row for row in rows if row["queue"] == queue]
             if shards:
-                _settle(options, results, shards)
+                try:
+                    self._settle(queue, options, results, shards)
+                except Exception as error:
+                    # What was done in the other queues counts, and must not look as if its reader had died.
+                    first = first or error
+        if first is not None:
+            raise first
+
+    def _settle(self, queue: str, options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:
+        """Settle the claims of one queue with what its tasks staged."""
+        # All tasks of a batch work for one driver.
+        epoch = shards[0]["epoch"]
+        numbers = sorted({row["claim"] for row in shards})
+        stages = [row["stage"] for row in shards if row["stage"] is not None]
+        tokens = [row["shard"] for row in shards if row["shard"] is not None]
+        if len(set(tokens)) < len(tokens):
+            raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
+        with broker_at(options.url()) as broker:
+            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
+            tracing = active(store_of(broker))
+            if tracing is not None:
+                _trace(tracing, consumer.path, shards)
+            outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
+            if outage is not None:
+                consumer.revoke(why=outage)
+                if results is not None:
+                    for number in numbers:
+                        _remove(results, number)
+                raise SystemicFailure(
+                    f"{outage.removeprefix(OUTAGE)}. The messages of {options.queue!r} were released; "
+                    "restart the query when the cause is fixed"
+                )
+            summaries = consumer.settle(numbers, stages)
+            if queue not in self._brought and results is not None:
+                # The driver before this one may have settled claims until it was fenced off.
+                summaries = consumer.summaries(0, numbers[-1])
+        if results is not None:
+            bring_up_to_date(results, summaries)
+        self._brought.add(queue)
 
 
-def _settle(options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:
-    """Settle the claims of one queue with what its tasks staged."""
-    # All tasks of a batch work for one driver.
-    epoch = shards[0]["epoch"]
-    numbers = sorted({row["claim"] for row in shards})
-    stages = [row["stage"] for row in shards if row["stage"] is not None]
-    tokens = [row["shard"] for row in shards if row["shard"] is not None]
-    if len(set(tokens)) < len(tokens):
-        raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
-    with broker_at(options.url()) as broker:
-        consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
-        tracing = active(store_of(broker))
-        if tracing is not None:
-            _trace(tracing, consumer.path, shards)
-        outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
-        if outage is not None:
-            consumer.revoke(why=outage)
-            if results is not None:
-                for number in numbers:
-                    _remove(results, number)
-            raise SystemicFailure(
-                f"{outage.removeprefix(OUTAGE)}. The messages of {options.queue!r} were released; "
-                "restart the query when the cause is fixed"
-            )
-        summaries = consumer.settle(numbers, stages)
+def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
+    """Publish the results of claims that are settled, and remove those of revoked ones."""
     published = publishing(results)
     for summary in summaries:
-        if summary.state == REVOKED and results is not None:
+        if summary.state == REVOKED:
             results.remove(summary.number)
         elif summary.state == SETTLED and published is not None:
             published.publish(summary.number, summary.stages)

@@ -91,7 +91,7 @@ class SparkOptions:
         properties: Properties that are columns, with types, such as `region string, tenant bigint`.
     """
 
-    store: str = dataclasses.field(metadata=required(words(_store, "a URL; `env:NAME`")))
+    store: str = dataclasses.field(repr=False, metadata=required(words(_store, "a URL; `env:NAME`")))
     queue: str = dataclasses.field(metadata=required(words(_text, "a path")))
     consumer: str = option("spark", words(_text, "text"))
     max_rows: int = option(100_000, integer(1, MOST_ROWS))

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 
 from lazaretto import Broker, DeadLetterFilter, JavaNotFound, Message, NotAllowed
@@ -89,9 +90,13 @@ class TestConnect:
         with pytest.raises(NotAllowed, match=r"^Spark Connect \(spark.remote\) has no driver") as caught:
             spark_session({"spark.remote": "sc://somewhere"})
         assert caught.value.code == "not_allowed"
-        monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
         with pytest.raises(NotAllowed, match="Spark Connect"):
-            spark_session()
+            spark_session({"spark.api.mode": "connect"})
+        for name, value in (("SPARK_API_MODE", "Connect"), ("SPARK_REMOTE", "sc://somewhere")):
+            monkeypatch.setenv(name, value)
+            with pytest.raises(NotAllowed, match="Spark Connect"):
+                spark_session()
+            monkeypatch.delenv(name)
 
     def test_its_sessions_and_streams_are_refused(self) -> None:
         # Its own modules need packages that nothing else here does: what counts is where a class is from.
@@ -155,6 +160,48 @@ def test_a_session_knows_the_format_by_itself(spark: Any, broker: Broker, store:
     other = spark.newSession()
     stream = other.readStream.format("lazaretto").option("store", str(store)).option("queue", "work").load()
     assert stream.columns[:2] == ["claim", "shard"]
+
+
+def test_tables_get_the_variables_that_tasks_are_handed(
+    spark: Any, broker: Broker, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.sender("work").send(Message(b"1"))
+    # Java, which has started already, does not have it.
+    monkeypatch.setenv("SHOP_OF_TABLES", str(store))
+    handed = spark.sparkContext.environment
+    monkeypatch.setattr(spark.sparkContext, "environment", dict(handed))
+    session = spark_session(environment=["SHOP_OF_TABLES"])
+    table = session.read.format("lazaretto").option("store", "env:SHOP_OF_TABLES").option("queue", "work")
+    assert table.option("view", "messages").load().count() == 1
+
+
+SUBMITTED = """\
+from lazaretto.spark import spark_session
+
+context = spark_session({"spark.sql.ansi.enabled": "false"}).sparkContext
+print(*(context.getConf().get(f"spark.{name}") for name in (
+    "master", "app.name", "sql.shuffle.partitions", "sql.session.timeZone", "driver.memory",
+    "sql.ansi.enabled", "driver.host",
+)), sep="|")
+"""
+
+
+def test_spark_submit_says_where_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(SUBMITTED)
+    path = os.pathsep.join([str(Path(__file__).parents[2] / "src"), os.environ.get("PYTHONPATH", "")])
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    done = subprocess.run(
+        [
+            program, "--master", "local[3,2]", "--name", "mine",
+            "--conf", "spark.sql.shuffle.partitions=5", "--driver-memory", "700m", "job.py",
+        ],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "JAVA_HOME": str(find_java().home), "PYSPARK_PYTHON": sys.executable,
+             "PYTHONPATH": path},
+    )  # fmt: skip
+    assert done.stdout.split("|") == [
+        "local[3,2]", "mine", "5", "UTC", "700m", "false", "127.0.0.1\n",
+    ], done.stderr  # fmt: skip
 
 
 def test_a_session_starts_from_the_archive_that_was_made_for_its_java(

@@ -8,12 +8,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import DataFrame, SparkSession
 
 import lazaretto
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.spark import daemon
 from lazaretto.spark.class_archive import java_options
+from lazaretto.spark.datasource import register
 from lazaretto.spark.executors import is_cluster
 from lazaretto.spark.java import find_java
 
@@ -46,6 +48,8 @@ _NO_CONNECT = (
     "use a session with spark.master, or spark-submit"
 )
 _OF_ONE_MACHINE = ("spark.driver.host", "spark.driver.bindAddress")
+#: What a Java that runs takes no more.
+_AT_THE_START = ("spark.driver.memory", _JAVA)
 #: Names the module that starts Python workers. Only where it is found: else no worker would start.
 _DAEMON = "spark.python.daemon.module"
 
@@ -55,26 +59,29 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
 
     `settings`: Spark's own, over those of this package. `environment`: names of variables of this process
     that tasks get too; their values are in no setting, plan or log. Finds Java, and has workers run this
-    Python. Raises JavaNotFound, InvalidOption, NotAllowed.
+    Python. Where Spark runs already, as with spark-submit, what it was started with comes before this
+    package's settings. Raises JavaNotFound, InvalidOption, NotAllowed.
     """
-    if "SPARK_REMOTE" in os.environ or "spark.remote" in (settings or {}):
-        raise NotAllowed(_NO_CONNECT)
+    settings = dict(settings or {})
+    _refuse_remote(settings)
     handed = {name: os.environ.get(name) for name in environment}
     missing = [name for name, value in handed.items() if value is None]
     if missing:
         raise InvalidOption(f"expected the environment variable {missing[0]} to be set, but it is not")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    wanted = {**SETTINGS, **(settings or {})}
-    if is_cluster(wanted["spark.master"]):
+    runs = "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._active_spark_context is not None
+    wanted = dict(settings)
+    said = {**settings, **_started_with()} if runs else settings
+    for name, value in SETTINGS.items():
         # Executors elsewhere must reach the driver.
-        for name in _OF_ONE_MACHINE:
-            if name not in (settings or {}):
-                del wanted[name]
-    if SparkSession.getActiveSession() is None:
+        apart = name in _OF_ONE_MACHINE and is_cluster(said.get("spark.master", SETTINGS["spark.master"]))
+        if name not in said and not apart and not (runs and name in _AT_THE_START):
+            wanted[name] = value
+    if not runs:
         java = find_java()
         os.environ["JAVA_HOME"] = str(java.home)
-        if _JAVA not in (settings or {}):
+        if _JAVA not in settings:
             wanted[_JAVA] += java_options(java)
         if not is_cluster(wanted["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
             wanted.setdefault(_DAEMON, daemon.__name__)
@@ -84,7 +91,24 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
     session = builder.getOrCreate()
     # Not as settings, which are on the driver's command line, in event logs and on its page.
     session.sparkContext.environment.update(handed)
+    # Found by itself, the format would have neither these variables nor the executors' own Python.
+    register(session)
     return session
+
+
+def _refuse_remote(settings: Mapping[str, str]) -> None:
+    """Raise NotAllowed if a session would be a client of Spark Connect."""
+    mode = settings.get("spark.api.mode", os.environ.get("SPARK_API_MODE", "classic"))
+    if "SPARK_REMOTE" in os.environ or "spark.remote" in settings or mode.lower() == "connect":
+        raise NotAllowed(_NO_CONNECT)
+
+
+def _started_with() -> dict[str, str]:
+    """Return the settings of the Spark that runs, or that spark-submit has started."""
+    if SparkContext._active_spark_context is not None:
+        return dict(SparkContext._active_spark_context.getConf().getAll())
+    SparkContext._ensure_initialized()
+    return dict(SparkConf().getAll())
 
 
 def refuse_connect(source: SparkSession | DataFrame) -> None:

@@ -94,7 +94,7 @@ class TestJson:
             (b'{"price": 1, "weight": 1e39}', "Expected `float` <= 3.402823466385288"),
             (b'{"price": 1, "at": "9999-12-31T23:00:00-05:00"}', "timestamp[us, tz=UTC] - at `$.at`"),
             (b'{"price": 1, "log": [{}, {"at": "0001-01-01T00:00:00+05:00"}]}', "- at `$.log[1].at`"),
-            (b'{"price": 1, "seen": {"x": "9999-12-31T23:00:00-05:00"}}', "- at `$.seen`"),
+            (b'{"price": 1, "seen": {"x": "9999-12-31T23:00:00-05:00"}}', "- at `$.seen[...]`"),
             (b'{"price": 1, "at": "noon"}', "Invalid RFC3339 encoded datetime - at `$.at`"),
             (b'{"price": 1, "item": "\xff"}', "the body is not UTF-8 (byte 22) - at `$`"),
             (b"", "the body is not JSON: Input data was truncated - at `$`"),

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark import RDD
 
 import lazaretto
 from lazaretto import Broker, ExecutorNotReady, InvalidOption
@@ -122,6 +123,30 @@ def test_without_python(context: Any, check: Check) -> None:
     context.pythonExec = "/nowhere/python3"
     cause, text = cause_of(check)
     assert (cause, "/nowhere/python3" in text) == ("no_python", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "cause", "detail"),
+    [
+        (
+            "RuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that "
+            "in driver: 3.11",
+            "other_python",
+            "Python in worker has different version: 3.9 than that in driver: 3.11",
+        ),
+        ("line\njava.lang.OutOfMemoryError: heap", "unknown", "java.lang.OutOfMemoryError: heap"),
+        ("", "unknown", "no error"),
+    ],
+)
+def test_what_spark_says_where_no_task_could_answer(
+    check: Check, monkeypatch: pytest.MonkeyPatch, said: str, cause: str, detail: str
+) -> None:
+    def fail(self: Any) -> None:
+        raise RuntimeError(f"An error occurred while calling collect.\n\tat org.apache.Some\n{said}")
+
+    monkeypatch.setattr(RDD, "collect", fail)
+    found, text = cause_of(check)
+    assert (found, f"{detail}" in text) == (cause, True), text
 
 
 def test_without_a_package(context: Any, check: Check, tmp_path: Path) -> None:

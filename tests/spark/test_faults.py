@@ -166,7 +166,8 @@ def make(store: Path | str, bad: dict[tuple[int, int], bytes]) -> Broker:
     ("isolation", "shards", "source"),
     [
         ("process", 2, "direct"),
-        *([("process", 1, "stream"), ("inline", 2, "stream"), ("inline", 1, "direct")] if SOAK else []),
+        *([("process", 1, "direct"), ("process", 1, "stream")] if SOAK else []),
+        *([("inline", 2, "stream"), ("inline", 1, "direct")] if SOAK else []),
     ],
 )
 def test_killed_at_every_step_each_message_is_settled_once(

@@ -262,6 +262,8 @@ def _misfit(value: Any, kind: pa.DataType, path: str) -> str | None:
             parts = [(value.get(one.name), one.type, f"{path}.{one.name}") for one in kind]
         elif pa.types.is_list(kind) and isinstance(value, list):
             parts = [(one, kind.value_type, f"{path}[{place}]") for place, one in enumerate(value)]
+        elif pa.types.is_map(kind) and isinstance(value, Mapping):
+            parts = [(one, kind.item_type, f"{path}[...]") for one in value.values()]
         inner = (_misfit(*part) for part in parts)
         return next((one for one in inner if one), f"the value does not fit {kind} - at `{path}`")
     return None

@@ -8,6 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lazaretto import Broker, InvalidOption, Message
@@ -79,3 +81,41 @@ def test_results_and_dead_letters_join(spark: Any, broker: Broker, url: str) -> 
     ]  # fmt: skip
     with pytest.raises(InvalidOption, match="no column 'claim'"):
         lineage(spark, store=url, queue="work", results=done.drop("claim"))
+
+
+def written(folder: Path, **columns: list[int]) -> None:
+    """Write results where a pipeline does."""
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table(columns), folder / "part-0.parquet")
+
+
+def test_results_of_several_queues_join_with_the_dead_letters_of_one(
+    spark: Any, broker: Broker, url: str, tmp_path: Path
+) -> None:
+    broker.create_queue("007")
+    broker.sender("007").send(Message(b""))
+    with broker.receiver("007") as receiver:
+        (one,) = receiver.receive()
+        receiver.dead_letter(one, reason="Because")
+    alike = [("08", 1, 8), ("007", 2, 7)]
+    for folder, names in (("numbers", alike), ("texts", [*alike, ("Work", 1, 5), ("out", 1, 6)])):
+        for queue, number, n in names:
+            written(
+                tmp_path / folder / f"queue={queue}" / "claim=0000000001", sequence_number=[number], n=[n]
+            )
+
+    def found(queue: str, results: Any) -> list[tuple[Any, ...]]:
+        rows = lineage(spark, store=url, queue=queue, results=results).orderBy("sequence_number")
+        return [tuple(row) for row in rows.select("sequence_number", "result.n", "reason").collect()]
+
+    # The first names are all numbers to Spark.
+    assert found("007", str(tmp_path / "numbers")) == [(1, None, "Because"), (2, 7, None)]
+    assert found("work", spark.read.parquet(str(tmp_path / "texts"))) == [(1, 5, None)]
+
+
+def test_a_column_queue_of_the_users_own_is_a_result(
+    spark: Any, url: str, broker: Broker, tmp_path: Path
+) -> None:
+    written(tmp_path / "own" / "claim=0000000001", sequence_number=[1], queue=[3])
+    rows = lineage(spark, store=url, queue="work", results=str(tmp_path / "own"))
+    assert [row.result.queue for row in rows.collect()] == [3]

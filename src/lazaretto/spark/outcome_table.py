@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from pyspark.sql import DataFrame, SparkSession, functions
 
 from lazaretto.errors import InvalidOption
@@ -9,12 +11,16 @@ from lazaretto.spark.datasource import FORMAT
 from lazaretto.spark.source_options import parse
 
 _LETTER = ("reason", "error_type", "error_message", "dead_lettered_time")
+#: Where `process` writes the results of several queues: Spark makes a column of the folder's name.
+_OF_SEVERAL = re.compile(r"/queue=[^/]+/claim=[^/]+/[^/]+$")
 
 
 def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataFrame) -> DataFrame:
     """Return a table of the messages of a queue that have a result or are a pending dead letter.
 
-    `results`: a folder or URI that `process` writes, or a table with its results, such as one of Delta.
+    `results`: a folder or URI that `process` writes, or a table with its results, such as one of Delta. Of
+    the results of several queues it takes those of this one. They must be of one consumer: a table that
+    several share does not say whose a row is.
     Columns: `sequence_number`; `outcome`: "completed" or "dead_lettered"; `claim`, null for dead letters;
     `result`: a struct of the other columns; `reason`, `error_type`, `error_message` (bytes) and
     `dead_lettered_time` of the dead letter. A message that was completed without a result has no row.
@@ -24,6 +30,7 @@ def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataF
     for name in ("sequence_number", "claim"):
         if name not in done.columns:
             raise InvalidOption(f"the results have no column {name!r}: expected those of a pipeline")
+    done = _of_queue(done, options.queue)
     inner = [functions.col(f"`{name}`") for name in done.columns if name not in ("sequence_number", "claim")]
     done = done.select(
         "sequence_number",
@@ -40,3 +47,13 @@ def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataF
         "result",
         *_LETTER,
     )
+
+
+def _of_queue(done: DataFrame, queue: str) -> DataFrame:
+    """Return the results of one queue, of those of several."""
+    # A pipeline of one queue may have a column of this name in its own schema.
+    if "queue" not in done.columns or not any(map(_OF_SEVERAL.search, done.inputFiles())):
+        return done
+    # Spark makes numbers and dates of names that look like them.
+    name = functions.lit(queue).try_cast(done.schema["queue"].dataType).cast("string")
+    return done.where(functions.lower(functions.col("queue").cast("string")) == functions.lower(name))

@@ -14,6 +14,7 @@ import pytest
 import lazaretto
 from lazaretto import Broker, InvalidOption, Message
 from lazaretto.spark import triage
+from lazaretto.spark.triage_tables import write_tables
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),
@@ -121,3 +122,29 @@ def test_a_queue_without_letters_has_no_causes_and_wrong_options_are_refused(
     assert pq.read_table(tmp_path / "tables" / "causes").num_rows == 0
     with pytest.raises(InvalidOption, match="parquet or delta"):
         triage(spark, url, "work", table_format="csv")
+
+
+@pytest.mark.stores("sqlite")
+def test_triages_that_write_into_one_folder_at_once_each_replace_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_table = pq.write_table
+
+    def write(*args: Any, **options: Any) -> None:
+        write_table(*args, **options)
+        monkeypatch.setattr(pq, "write_table", write_table)
+        write_tables(str(tmp_path), "parquet", [], {})
+
+    monkeypatch.setattr(pq, "write_table", write)
+    write_tables(str(tmp_path), "parquet", [], {})
+    assert {str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*.*")} == {
+        f"{name}/part-0.parquet" for name in ("causes", "cause_hours", "differences", "samples")
+    }
+
+
+@pytest.mark.stores("sqlite")
+def test_a_table_that_cannot_be_replaced_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "causes" / "part-0.parquet").mkdir(parents=True)
+    with pytest.raises(OSError, match="part-0"):
+        write_tables(str(tmp_path), "parquet", [], {})
+    assert [file.name for file in (tmp_path / "causes").iterdir()] == ["part-0.parquet"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -82,9 +84,15 @@ def _write_parquet(where: str, table: pa.Table) -> None:
     system = system or pyarrow.fs.LocalFileSystem()
     system.create_dir(folder, recursive=True)
     # One file, which replaces the one before at once: a reader finds one or the other.
-    new, final = f"{folder}/.new.parquet", f"{folder}/part-0.parquet"
-    pq.write_table(table, new, filesystem=system)
-    system.move(new, final)
+    # Another triage may be writing there, too.
+    new, final = f"{folder}/.new-{uuid.uuid4().hex}.parquet", f"{folder}/part-0.parquet"
+    try:
+        pq.write_table(table, new, filesystem=system)
+        system.move(new, final)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            system.delete_file(new)
+        raise
 
 
 def _write_delta(where: str, table: pa.Table) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
@@ -23,6 +25,8 @@ _GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024
 #: Where the folder says whose it is. Readers of Parquet pass over a name like this one.
 _OWNERS = "_lazaretto"
 _CLAIM = "claim="
+#: How often it is looked whose the folder is while others come too, and seconds between at most.
+_LOOKS, _PAUSE = 20, 0.1
 #: Files of readers, and of runs whose claim is not settled: readers pass over the latter.
 _PART, _STAGE = "part-", "_stage-"
 
@@ -147,27 +151,41 @@ class ParquetResults:
     def owned_by(self, owner: ResultOwner) -> PublishingSink:
         """Return the sink for one consumer's results. Raises InvalidOption if the folder is another's."""
         files, root = self._place()
+        for _ in range(_LOOKS):
+            if self._belongs_to(owner, files, root):
+                return ParquetResults(self._root, owner)
+            # Of several that come at the same time, each may give way to the others.
+            time.sleep(random.uniform(0.0, _PAUSE))  # noqa: S311 - no secret
+        raise InvalidOption(
+            f"it cannot be told whose the results in {self._root!r} are: the files in its folder {_OWNERS!r} "
+            "change, or cannot be read; start one query after the other, or name another folder"
+        )
+
+    def _belongs_to(self, owner: ResultOwner, files: pyarrow.fs.FileSystem, root: str) -> bool:
+        """Return whether the folder is a consumer's, or now is; False: look again. Raises InvalidOption."""
         owners = f"{root}/{_OWNERS}"
-        own = f"{owners}/{owner.key}.json"
-        if files.get_file_info(own).type is pyarrow.fs.FileType.NotFound:
-            others = _names(files, owners)
-            if not others:
-                if any(name.startswith(_CLAIM) for name in _names(files, root)):
-                    raise InvalidOption(
-                        f"the results in {self._root!r} are of an older version, which did not record "
-                        "their owner: use another folder; readers can read both"
-                    )
-                files.create_dir(owners, recursive=True)
-                with files.open_output_stream(own) as stream:
-                    stream.write(msgspec.json.encode(owner))
-                # Looked at again: another one may have come at the same time.
-                others = [name for name in _names(files, owners) if name != f"{owner.key}.json"]
-                if others:
-                    files.delete_file(own)
-            if others:
-                with files.open_input_stream(f"{owners}/{others[0]}") as stream:
-                    self._refuse(owner, msgspec.json.decode(stream.read(), type=ResultOwner))
-        return ParquetResults(self._root, owner)
+        own = f"{owner.key}.json"
+        names = _names(files, owners)
+        if own in names:
+            return True
+        if names:
+            theirs = _owner_in(files, f"{owners}/{names[0]}")
+            if theirs is not None:
+                self._refuse(owner, theirs)
+            return False
+        if any(name.startswith(_CLAIM) for name in _names(files, root)):
+            raise InvalidOption(
+                f"the results in {self._root!r} are of an older version, which did not record "
+                "their owner: use another folder; readers can read both"
+            )
+        files.create_dir(owners, recursive=True)
+        with files.open_output_stream(f"{owners}/{own}") as stream:
+            stream.write(msgspec.json.encode(owner))
+        # Looked at again: another one may have come at the same time.
+        if any(name != own for name in _names(files, owners)):
+            files.delete_file(f"{owners}/{own}")
+            return False
+        return True
 
     def _refuse(self, ours: ResultOwner, theirs: ResultOwner) -> NoReturn:
         raise InvalidOption(
@@ -232,8 +250,21 @@ class ParquetResults:
                 files.delete_file(f"{folder}/{name}")
 
 
+def _owner_in(files: pyarrow.fs.FileSystem, path: str) -> ResultOwner | None:
+    """Return the owner that a file names, None if it is gone or not written yet."""
+    try:
+        with files.open_input_stream(path) as stream:
+            return msgspec.json.decode(stream.read(), type=ResultOwner)
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
 def _names(files: pyarrow.fs.FileSystem, folder: str) -> list[str]:
-    found = files.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+    try:
+        found = files.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+    except FileNotFoundError:
+        # Arrow says so of a folder that is made while it looks.
+        return []
     return [entry.base_name for entry in found]
 
 

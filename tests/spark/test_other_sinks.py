@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,34 @@ def test_each_batch_is_settled_when_it_is_done(spark: Any, broker: Broker, url: 
     (letter,) = broker.dead_letters("work")
     assert (letter.sequence_number, letter.error_type) == (8, "ValueError")
     assert broker.queue("work").counts.total == 1
+
+
+def test_the_example_of_the_page_keeps_each_message_once(
+    spark: Any, broker: Broker, url: str, tmp_path: Path
+) -> None:
+    broker.sender("work").send([Message(b"x"), Message(b""), Message(b"y")])
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    (block,) = (text for text in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "def keep" in text)
+    for shown, real in (("shop.db", url), ("orders", "work"), ("kept", tmp_path / "kept")):
+        block = block.replace(f'"{shown}"', repr(str(real)))
+    block = block.replace('"keep-checkpoint"', repr(str(tmp_path / "checkpoint")))
+    definition, started, rest = block.partition("stream.writeStream")
+    names: dict[str, Any] = {"stream": load(spark, url)}
+    exec(definition, names)
+
+    def settle_later(batch: Any, **_: Any) -> None:
+        # As if the query died here, and the batch were delivered again.
+        names["settle"] = settle
+        names["keep"](batch, 0)
+
+    names["settle"] = settle_later
+    query = eval((started + rest).strip(), names)
+    query.processAllAvailable()
+    query.stop()
+    kept = spark.read.parquet(str(tmp_path / "kept")).orderBy("sequence_number").collect()
+    assert [(row.claim, row.sequence_number, bytes(row.body)) for row in kept] == [(1, 1, b"x"), (1, 3, b"y")]
+    assert [letter.sequence_number for letter in broker.dead_letters("work")] == [2]
+    assert spark._jsparkSession.sharedState().cacheManager().isEmpty()
 
 
 def test_what_settle_refuses(spark: Any, broker: Broker, url: str) -> None:

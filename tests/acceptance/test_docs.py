@@ -325,6 +325,24 @@ def test_reference_has_every_name_one_can_import() -> None:
     assert not [name for name in lazaretto.__all__ if name not in known]
 
 
+def test_reference_has_every_name_for_spark_and_the_page_every_parameter_of_process() -> None:
+    from lazaretto import spark
+    from lazaretto.spark.pipeline import HANDLER_OPTIONS
+    from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS
+
+    known = code_names("reference.md")
+    assert not [name for name in spark.__all__ if name not in known]
+    page = (ROOT / "docs" / "spark.md").read_text("utf-8")
+    section = page.partition("\n## `process`\n")[2].partition("\n### ")[0]
+    told = {
+        name
+        for row in re.findall(r"^\| (`[^|]*)\|", section, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", row)
+    }
+    taken = {*inspect.signature(spark.process).parameters, *HANDLER_OPTIONS, *BODY_OPTIONS, *STREAM_OPTIONS}
+    assert told == taken - {"source", "handler", "options"}
+
+
 def test_reference_has_every_method_of_what_users_hold() -> None:
     known = code_names("reference.md")
     held = (

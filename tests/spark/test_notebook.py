@@ -5,14 +5,16 @@ from __future__ import annotations
 import ast
 import json
 import os
+import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lazaretto import Broker, InvalidOption, Message
+from lazaretto import Broker, BrokerClosed, InvalidOption, Message
 from lazaretto.spark import lineage
 
 pytestmark = pytest.mark.filterwarnings(
@@ -35,11 +37,15 @@ def shown(source: str, names: dict[str, Any]) -> str | None:
     return value._repr_html_() if hasattr(value, "_repr_html_") else None
 
 
-def test_the_notebook_runs(spark: Any, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_notebook_runs(
+    spark: Any, capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     cells = [cell for cell in json.loads(NOTEBOOK.read_text())["cells"] if cell["cell_type"] == "code"]
     assert not any(cell["outputs"] for cell in cells)
     names: dict[str, Any] = {"__name__": "__main__"}
-    first, _, booked, _, causes, mended, last = [shown("".join(cell["source"]), names) for cell in cells]
+    *sources, clean_up = ["".join(cell["source"]) for cell in cells]
+    first, _, booked, _, causes, mended, last = [shown(source, names) for source in sources]
     printed = capfd.readouterr().out
     assert "Expected `int`, got `str` - at `$.price`" in printed
     assert "the body is not JSON" in printed
@@ -50,7 +56,14 @@ def test_the_notebook_runs(spark: Any, capfd: pytest.CaptureFixture[str]) -> Non
     assert causes is not None and "no tax rate for lamp ✱" in causes and "InvalidMessage" in causes
     assert mended is not None and ": done, 5 letters" in mended and right % 5 in mended
     assert last is not None and right % 2 in last
-    names["broker"].close()
+    # The session is that of all tests.
+    stopped: list[str] = []
+    names["spark"] = SimpleNamespace(stop=lambda: stopped.append("spark"))
+    shown(clean_up, names)
+    assert stopped == ["spark"]
+    with pytest.raises(BrokerClosed):
+        names["broker"].queue("orders")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.skipif(
@@ -62,7 +75,8 @@ def test_the_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
-    assert "text/html" in notebook.cells[-1].outputs[0].data
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert "text/html" in [output.data for output in outputs if "data" in output][-1]
 
 
 def test_results_and_dead_letters_join(spark: Any, broker: Broker, url: str) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -59,8 +62,6 @@ class Lag(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
-        import json
-
         latest = json.loads(event.progress.sources[0].latestOffset)
         rows = event.progress.observedMetrics["lazaretto"].rows
         self.seen.append((rows, latest["offsetsBehindLatest"], latest["msBehindLatest"]))
@@ -94,6 +95,21 @@ def test_a_listener_sees_how_far_a_query_is_behind(
     assert told == [(40, 50), (40, 10), (10, 0)]
     assert all(0 <= age < 600_000 for _, _, age in listener.seen)
     assert listener.seen[0][2] > 0
+
+
+def test_the_listener_of_the_page_tells_how_far_a_query_is_behind(
+    broker: Broker, url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    (block,) = (text for text in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "class Lag" in text)
+    added: list[Any] = []
+    exec(block, {"spark": SimpleNamespace(streams=SimpleNamespace(addListener=added.append))})
+    send(broker, 5)
+    reader = ClaimStreamReader(parse({"store": url, "queue": "work"}), ["body"])
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
+    source = SimpleNamespace(latestOffset=json.dumps(reader.reportLatestOffset()))
+    added[0].onQueryProgress(SimpleNamespace(progress=SimpleNamespace(name="orders", sources=[source])))
+    assert re.fullmatch(r"orders 3 \d+\n", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

@@ -73,11 +73,11 @@ def process(
     results with a row for each, or None. A batch that fails is run again in parts, so the handler must have
     no effects of its own. `results` is a folder or URI of Parquet files by claim, or a sink such as
     DeltaResults; `schema` describes its rows.
-    `trigger` is the query's; the default is {"availableNow": True}. `breaker` says when failures are an
-    outage; an outage ends the query. `options` are those of HandlerOptions (deadline, memory, validator,
-    middleware, refork_every) and, with a session, those of the stream (max_rows, max_bytes, shards, lease,
-    body, body_schema, properties). A message whose body does not fit its schema is invalid: the handler does
-    not get it.
+    `trigger` is the query's; the default is {"availableNow": True}. `name` is the query's, too. `breaker`
+    says when failures are an outage; an outage ends the query. `options` are those of HandlerOptions
+    (deadline, memory, validator, middleware, refork_every) and, with a session, those of the stream
+    (max_rows, max_bytes, catch_up_rows, catch_up_after, shards, lease, body, body_schema, properties). A
+    message whose body does not fit its schema is invalid: the handler does not get it.
     """
     refuse_connect(source)
     if isolation not in ISOLATIONS:

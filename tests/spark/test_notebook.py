@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
@@ -64,19 +63,6 @@ def test_the_notebook_runs(
     with pytest.raises(BrokerClosed):
         names["broker"].queue("orders")
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(
-    "LAZARETTO_SOAK" not in os.environ, reason="starts a kernel and a session: LAZARETTO_SOAK=1"
-)
-@pytest.mark.filterwarnings("ignore")
-def test_the_notebook_runs_in_a_kernel(tmp_path: Path) -> None:
-    nbclient, nbformat = pytest.importorskip("nbclient"), pytest.importorskip("nbformat")
-    pytest.importorskip("ipykernel")
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=str(tmp_path))
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert "text/html" in [output.data for output in outputs if "data" in output][-1]
 
 
 def test_results_and_dead_letters_join(spark: Any, broker: Broker, url: str) -> None:

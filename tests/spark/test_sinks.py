@@ -174,23 +174,6 @@ def test_several_consumers_share_a_table(place: Place) -> None:
     assert place.rows() == [(1, 1, "a1"), (1, 2, "a2")]
 
 
-@pytest.mark.parametrize("style", ["format", "pyformat"])
-def test_a_table_may_be_on_a_server(postgres: Any, style: str) -> None:
-    connect = functools.partial(psycopg.connect, postgres.url)
-    with connect() as connection:
-        connection.execute(
-            f"CREATE TABLE {style} (sequence_number BIGINT, claim BIGINT, n BIGINT, text TEXT)"
-        )
-        connection.commit()
-        owner = ResultOwner("store", "work", "spark", 1)
-        sink: Any = DatabaseResults(connect, style, style).owned_by(owner).prepared(SCHEMA)
-        write(sink, 1, "50 % of ?", 1)
-        for _ in range(2):
-            sink.publish(1, ["50 % of ?"])
-        assert connection.execute(f"SELECT * FROM {style}").fetchall() == [(1, 1, 1, "50 % of ?")]
-        connection.execute(f"DROP TABLE {style}, {style}_staged, {style}_claims")
-
-
 def race(place: Place, step: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
     """Do something after a driver has looked whether the table has a claim, and before it commits."""
     left = [step]

@@ -319,6 +319,24 @@ def test_a_fresh_process_after_so_many_items(mode: str) -> None:
     assert [pids.count(pid) for pid in dict.fromkeys(pids)] == [3, 3, 2]
 
 
+def test_nothing_more_is_run_once_a_batch_is_over(mode: str) -> None:
+    def setup() -> Callable[[bytes], bytes]:
+        return lambda item: item
+
+    asked: list[list[bytes | None]] = []
+
+    def is_over(verdicts: list[Verdict]) -> bool:
+        asked.append([verdict.result for verdict in verdicts])
+        return b"4" in asked[-1]
+
+    with Sandbox(setup, options(mode, refork_every=2)) as sandbox:
+        verdicts = sandbox.run([b"%d" % n for n in range(1, 9)], is_over=is_over)
+        assert asked == [[b"1", b"2"], [b"3", b"4"]]
+        assert [v.result for v in verdicts[:4]] == [b"1", b"2", b"3", b"4"]
+        assert [v.status for v in verdicts[4:]] == [Status.NOT_RUN] * 4
+        assert sandbox.run([b"9"]) == [Verdict(Status.DONE, b"9")]
+
+
 def test_a_setup_with_threads_is_not_forked() -> None:
     def setup() -> Callable[[bytes], bytes]:
         threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()

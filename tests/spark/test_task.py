@@ -19,6 +19,7 @@ import pytest
 from lazaretto import Broker, Message
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
+from lazaretto.errors import InvalidMessage
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once, schema_of, shard_query
@@ -97,6 +98,45 @@ def test_large_results_are_held_a_part_at_a_time(
     table = pq.read_table(file, partitioning=None)
     assert sorted(table.column("sequence_number").to_pylist()) == sorted(done)
     assert pq.ParquetFile(file).num_row_groups > 1
+
+
+@pytest.mark.parametrize("refork_every", [1, 3, 15])
+@pytest.mark.parametrize("sessions", [0, 3])
+def test_a_sandbox_that_is_replaced_runs_each_message_once(
+    tmp_path: Path, sessions: int, refork_every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left for later, for want of room or behind a failure, is left by the next process too."""
+    runs = tmp_path / "runs"
+    held: list[int] = []
+    add = Results.add
+
+    def note(self: Results, numbers: Any, results: Any) -> Any:
+        held.append(sum(len(result["text"]) for result in results))
+        return add(self, numbers, results)
+
+    def write(message: Any) -> Any:
+        with runs.open("a") as file:
+            file.write(f"{message.key}\n")
+        if message.body == b"invalid":
+            raise InvalidMessage("no")
+        return {"text": "x" * int(message.body)}
+
+    monkeypatch.setattr(Results, "add", note)
+    settings = TaskSettings(
+        options=SparkOptions(store="x", queue="work"),
+        setup=HandlerSetup(Handler("work", write)),
+        limits=SandboxOptions(refork_every=refork_every),
+        inline=False,
+        results=ParquetResults(str(tmp_path / "results")),
+        schema=SCHEMA.serialize().to_pybytes(),
+        breaker=None,
+    )
+    task = ShardTask(settings, 1, 0, 1, 0, None)
+    task.run(batch_of([b"%d" % (2 * MIB)] * 24 + [b"invalid"] + [b"1"] * 20, sessions))
+    task.finish()
+    behind = {*range(28, 46, 3)} if sessions else set()
+    assert [int(line) for line in runs.read_text().split()] == [n for n in range(1, 46) if n not in behind]
+    assert max(held) <= MOST_HELD + 2 * MIB
 
 
 def test_a_batch_is_taken_in_parts_of_bounded_bytes() -> None:

@@ -44,6 +44,8 @@ Setup = Callable[[], Callable[[Any], bytes | None] | Callable[[Any], Coroutine[A
 Item = bytes | tuple[Any, ...]
 #: Gets verdicts on items, by their places in the batch.
 OnSome = Callable[[list[tuple[int, Verdict]]], object]
+#: Gets the next verdicts of a batch, all from one process; returns whether nothing more is to be run.
+IsOver = Callable[[list[Verdict]], bool]
 
 #: Items of one round at most.
 _MOST_ITEMS = 100_000
@@ -138,11 +140,16 @@ class Sandbox(Closing):
     # -- batches --------------------------------------------------------------------------------
 
     def run(
-        self, items: Sequence[Item], *, stop_on_failure: bool = False, sizes: Sequence[int] | None = None
+        self,
+        items: Sequence[Item],
+        *,
+        stop_on_failure: bool = False,
+        sizes: Sequence[int] | None = None,
+        is_over: IsOver | None = None,
     ) -> list[Verdict]:
         """Run a batch; return one verdict for each item, in order."""
         self.start(items, stop_on_failure=stop_on_failure, sizes=sizes)
-        return self.collect()
+        return self.collect(is_over=is_over)
 
     def start(
         self, items: Sequence[Item], *, stop_on_failure: bool = False, sizes: Sequence[int] | None = None
@@ -159,11 +166,12 @@ class Sandbox(Closing):
         self._printed = 0
         self._next_round()
 
-    def collect(self, on_some: OnSome | None = None) -> list[Verdict]:
+    def collect(self, on_some: OnSome | None = None, is_over: IsOver | None = None) -> list[Verdict]:
         """Wait for the batch, and return its verdicts.
 
         `on_some` gets the verdicts on items that have ended a few times a second, while others of the batch
-        that run at the same time go on.
+        that run at the same time go on. `is_over` gets all that were run, in order, and is asked before
+        another process may take over: once it returns True, the rest is not run.
         """
         verdicts: list[Verdict] = []
         self._on_some = on_some
@@ -171,8 +179,9 @@ class Sandbox(Closing):
             found = self._round()
             verdicts += found
             self._base += len(found)
+            over = is_over is not None and is_over(found)
             failed = self._stop_on_failure and any(v.status is not Status.DONE for v in found)
-            if failed or self._stopped:
+            if over or failed or self._stopped:
                 self._count = 0
             else:
                 self._next_round()

@@ -16,7 +16,7 @@ from lazaretto.engine.claims.settle_claims import StagedRow, StagedRows, staged_
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage
 from lazaretto.host.outcomes import Ended, ended_of, ended_with
-from lazaretto.isolation import Sandbox, SandboxOptions, Status
+from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
 from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.headers import decode_headers
@@ -236,16 +236,24 @@ class ShardTask:
             return self._run_inline(items, in_order)
         assert self._sandbox is not None
         sizes = [len(item[BODY]) for item in items]
-        verdicts = self._sandbox.run(as_batch(items), stop_on_failure=in_order, sizes=sizes)
-        ends = []
-        for verdict in verdicts:
-            if verdict.status is Status.NOT_RUN or verdict.result == LATER:
-                break
-            if verdict.status is Status.DONE and verdict.result is not None:
-                effects, result = unpack_result(verdict.result)
-                ends.append((ended_with(effects), result))
-            else:
-                ends.append((ended_of(verdict), None))
+        ends: list[tuple[Ended, Any]] = []
+        held = 0
+
+        def is_over(verdicts: Sequence[Verdict]) -> bool:
+            # A process that takes over knows nothing of what the one before it held or left for later.
+            nonlocal held
+            for verdict in verdicts:
+                if verdict.status is Status.NOT_RUN or verdict.result == LATER:
+                    return True
+                if verdict.status is Status.DONE and verdict.result is not None:
+                    held += len(verdict.result)
+                    effects, result = unpack_result(verdict.result)
+                    ends.append((ended_with(effects), result))
+                else:
+                    ends.append((ended_of(verdict), None))
+            return held >= MOST_HELD or (in_order and bool(ends) and _has_failed(ends[-1]))
+
+        self._sandbox.run(as_batch(items), stop_on_failure=in_order, sizes=sizes, is_over=is_over)
         return ends
 
     def _run_inline(self, items: Sequence[Item], in_order: bool) -> list[tuple[Ended, Any]]:
@@ -259,7 +267,7 @@ class ShardTask:
                 held += _size(result)
             except BaseException as error:
                 ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
-            if held >= MOST_HELD or (in_order and ends[-1][0].settlement.failure is not None):
+            if held >= MOST_HELD or (in_order and _has_failed(ends[-1])):
                 break
         return ends
 
@@ -356,6 +364,10 @@ class ShardTask:
             "began": self._began,
             "ended": time.time_ns() if self._began is not None else None,
         }
+
+
+def _has_failed(end: tuple[Ended, Any]) -> bool:
+    return end[0].settlement.failure is not None
 
 
 def _staged(key: int, ended: Ended) -> StagedRow:

@@ -21,6 +21,7 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.prepare import prepare
@@ -309,6 +310,32 @@ class TestSettling:
         assert summary.outcomes == {"failed": 1, "completed": 2}
         assert broker.peek("out") == []
         assert broker.attempts("work", 1)[0].error_type == "lazaretto.errors.EntityNotFound"
+
+    def settle_two_sends(self, broker: Broker, first: str, second: str) -> ClaimSummary:
+        """Settle a claim of three messages, whose first has sent two, each of which finds room in `out`."""
+        broker.update_queue("out", max_size=1_024)
+        send(broker, 3)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((a, _, _),) = keys_of(broker, consumer, 1)
+        sends = [(path, [prepare(Message(b"x" * 600))]) for path in (first, second)]
+        stage_all(broker, consumer, 1, StagedRow(a, "completed", sends=sends))
+        (summary,) = consumer.settle([1], ["a"])
+        return summary
+
+    def test_nothing_is_sent_where_there_is_no_room_for_all(self, broker: Broker, queue: str) -> None:
+        summary = self.settle_two_sends(broker, "out", "OUT")
+        assert (summary.outcomes, summary.sent) == ({"failed": 1, "completed": 2}, 0)
+        assert broker.peek("out") == []
+        assert broker.attempts("work", 1)[0].error_type == "lazaretto.errors.QuotaExceeded"
+
+    def test_a_message_that_is_forwarded_in_front_of_another_does_not_part_them(
+        self, broker: Broker, queue: str
+    ) -> None:
+        broker.create_queue("through", QueueOptions(forward_to="out"))
+        summary = self.settle_two_sends(broker, "through", "out")
+        assert (summary.outcomes, summary.sent) == ({"completed": 3}, 2)
+        assert len(broker.peek("out", 9)) == 2
 
     def test_large_bodies_and_histories_go_too(self, broker: Broker, queue: str) -> None:
         send(broker, 3, body=b"x" * 5_000)

@@ -222,16 +222,25 @@ def _settle_one(
     )
     if staged.sends:
         try:
-            sends = [Send(EntityPath.parse(path), messages) for path, messages in staged.sends]
-            for send in sends:
-                check_send(tx, send.path, send.messages)
-            for send in sends:
-                send.run(tx)
+            _send(tx, staged.sends)
         except LazarettoError as error:
             # Its messages cannot be sent: only this message has failed.
             settlement = Settlement(Outcome.FAILED, failure_of(error))
     verdict = settle_row(tx, queue, row, settlement)
     return settlement.outcome, isinstance(verdict, Final)
+
+
+def _send(tx: Transaction, sends: Sequence[tuple[str, list[NewMessage]]]) -> None:
+    """Send a handler's messages: all, or none and an error."""
+    together: dict[str, Send] = {}
+    for path, messages in sends:
+        target = EntityPath.parse(path)
+        before = together.get(target.key)
+        together[target.key] = Send(target, [*before.messages, *messages] if before else messages)
+    # Those to one queue as one: each alone may find room that there is not for all.
+    checked = [(send, check_send(tx, send.path, send.messages)) for send in together.values()]
+    for send, target_queue in checked:
+        send.insert(tx, target_queue)
 
 
 def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int]) -> int:

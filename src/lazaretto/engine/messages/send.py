@@ -48,7 +48,10 @@ class Send(Operation[list[int]]):
     rank: ClassVar[int] = 0
 
     def run(self, tx: Transaction) -> list[int]:
-        queue = check_send(tx, self.path, self.messages)
+        return self.insert(tx, check_send(tx, self.path, self.messages))
+
+    def insert(self, tx: Transaction, queue: QueueRecord) -> list[int]:
+        """Do as `run`, without another check: `check_send` has returned the queue."""
         if self.destination is not None:
             refuse_topic(queue, "messages pass through a queue, which has a dead-letter subqueue for them")
         if queue.options.requires_duplicate_detection:

@@ -22,6 +22,7 @@ from lazaretto import (
 )
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import ClaimSummary
+from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.prepare import prepare
@@ -675,6 +676,36 @@ class TestCrashLoops:
         self.read(consumer, 1)
         assert keys_of(broker, consumer, 1) == [[keys[0], keys[1], keys[3]]]
         assert broker.events(0, kind="killer_found")[0].detail["deaths"] == 2
+
+
+class TestOutbox:
+    """What the tasks of a writer have prepared, and its commit sends."""
+
+    def write(self, broker: Broker, batch: int, body: bytes) -> int:
+        """Stage a batch of one message and send it, as a query's micro-batch."""
+        store, path, stage = broker._store, EntityPath.parse("out"), f"{batch} {body!r}"
+        store.run(StageMessages(path, stage, [prepare(Message(body))]))
+        try:
+            return store.run(SendStaged(path, [stage], "query", batch))
+        except NotAllowed:
+            store.run(ForgetStaged(path, [stage]))
+            raise
+
+    def test_a_batch_that_is_repeated_is_sent_once(self, broker: Broker, queue: str) -> None:
+        sent = [self.write(broker, batch, b"%d" % batch) for batch in (0, 0, 1, 2, 2, 4)]
+        assert sent == [1, 0, 1, 1, 0, 1]
+        assert [m.body for m in broker.peek("out", 9)] == [b"0", b"1", b"2", b"4"]
+        assert stored(broker, "SELECT count(*) FROM lazaretto_outbox") == [(0,)]
+
+    def test_rows_of_a_query_whose_checkpoint_is_older_are_not_taken_for_sent(
+        self, broker: Broker, queue: str
+    ) -> None:
+        for batch in range(8):
+            self.write(broker, batch, b"%d" % batch)
+        with pytest.raises(NotAllowed, match=r"expected micro-batch 7 again.*got 4: its checkpoint is older"):
+            self.write(broker, 4, b"new")
+        assert [m.body for m in broker.peek("out", 20)] == [b"%d" % batch for batch in range(8)]
+        assert stored(broker, "SELECT count(*) FROM lazaretto_outbox") == [(0,)]
 
 
 class ForgetShards(Operation[None]):

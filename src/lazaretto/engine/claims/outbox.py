@@ -9,6 +9,7 @@ import msgspec
 
 from lazaretto.engine.claims.consumers import ClaimOperation
 from lazaretto.engine.messages.send import Send, check_send
+from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.records import NewMessage
 from lazaretto.store.contract.transaction_contract import Transaction
@@ -36,7 +37,8 @@ class StageMessages(ClaimOperation[None]):
 class SendStaged(ClaimOperation[int]):
     """Send a writer's batch, unless it was sent before; return the number of messages.
 
-    The batch numbers of a writer increase. Without a writer, this is the only batch.
+    The batch numbers of a writer increase, and it repeats no batch but its last one. Without a writer, this
+    is the only batch. Raises NotAllowed: the writer has sent later batches.
     """
 
     path: EntityPath
@@ -46,7 +48,16 @@ class SendStaged(ClaimOperation[int]):
 
     def run(self, tx: Transaction) -> int:
         sent = 0
-        if self.writer is None or tx.claims.last_batch(self.writer) < self.batch:
+        last = -1 if self.writer is None else tx.claims.last_batch(self.writer)
+        if last > self.batch:
+            # A batch of the same number was sent. Whether this one has the same messages, nobody knows.
+            raise NotAllowed(
+                f"expected micro-batch {last} again, or a later one, of the query that writes to "
+                f"{str(self.path)!r}, got {self.batch}: its checkpoint is older than the store, such as an "
+                "old copy, or two queries use it; nothing was sent. Give the query another checkpoint "
+                "folder, and have its source begin behind what it has sent"
+            )
+        if self.writer is None or last < self.batch:
             for stage in self.stages:
                 for messages in map(_decode, tx.claims.outbox(stage)):
                     sent += len(Send(self.path, messages).run(tx))

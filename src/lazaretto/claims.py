@@ -166,12 +166,15 @@ class ClaimConsumer:
         return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker, begun))
 
     def begin(self, shard: int) -> None:
-        """Note that the messages of a shard that another process reads are worked on."""
-        self._store.run(BeginShard(self.path, self.epoch, shard))
+        """Note that the messages of a shard that another process reads are worked on. Raises ClaimFenced."""
+        self._store.run(BeginShard(self.path, self.name, self.epoch, shard))
 
     def mark(self, shard: int, key: int | None) -> None:
-        """Note which message is about to be worked on, where it is one at a time; None when it is done."""
-        self._store.run(MarkStarted(self.path, shard, key))
+        """Note which message is about to be worked on, where it is one at a time; None when it is done.
+
+        Raises ClaimFenced.
+        """
+        self._store.run(MarkStarted(self.path, self.name, self.epoch, shard, key))
 
     def stage(self, stage: str, rows: StagedRows) -> None:
         """Keep what a task has done under a name, until the claim is settled."""

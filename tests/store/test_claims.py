@@ -445,6 +445,9 @@ class TestDrivers:
             lambda: first.settle([1], []),
             lambda: first.renew(),
             lambda: first.start(shard.token, "w"),
+            lambda: first.begin(shard.token),
+            lambda: first.mark(shard.token, shard.first),
+            lambda: first.mark(shard.token, None),
             lambda: first.stage("b", staged_rows(shard.token, [], [], {})),
         ):
             with pytest.raises(ClaimFenced):
@@ -676,6 +679,32 @@ class TestCrashLoops:
         self.read(consumer, 1)
         assert keys_of(broker, consumer, 1) == [[keys[0], keys[1], keys[3]]]
         assert broker.events(0, kind="killer_found")[0].detail["deaths"] == 2
+
+    def test_what_a_task_of_an_earlier_driver_goes_on_to_is_not_blamed(
+        self, broker: Broker, queue: str
+    ) -> None:
+        send(broker, 4)
+        first = attached(broker)
+        first.take(0)
+        for _ in range(2):
+            # The second reader goes one message at a time.
+            token, careful = self.read(first, 1)
+        assert careful is True
+        ((one, two, *_),) = keys_of(broker, first, 1)
+        first.mark(token, one)
+        second = attached(broker)
+        with pytest.raises(ClaimFenced):
+            first.mark(token, two)
+        self.read(second, 1)
+        assert broker.events(0, kind="killer_found") == []
+        (suspect,) = (m for m in broker.peek("work", 9) if m.state is MessageState.SUSPECT)
+        assert suspect.key == one
+        # Nor is the note of what the later driver's task is at taken away.
+        second.mark(token, two)
+        with pytest.raises(ClaimFenced):
+            first.mark(token, None)
+        ((_, shard),) = second.shards(0, 1)
+        assert shard.started == two
 
 
 class TestOutbox:

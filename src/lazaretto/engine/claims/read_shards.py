@@ -55,15 +55,20 @@ class StartShard(ClaimOperation[bool | None]):
 
 @dataclasses.dataclass(slots=True)
 class BeginShard(ClaimOperation[None]):
-    """Record that processing of a shard's messages starts, which another process has read."""
+    """Record that processing of a shard's messages starts, which another process has read.
+
+    Raises ClaimFenced.
+    """
 
     path: EntityPath
+    consumer: str
     epoch: int
     token: int
 
     durable = False
 
     def run(self, tx: Transaction) -> None:
+        require_driver(tx, self.path, self.consumer, self.epoch)
         shard = tx.claims.shard(self.token)
         if shard is not None:
             tx.claims.save_shard(_replace(shard, read_epoch=self.epoch))
@@ -71,15 +76,19 @@ class BeginShard(ClaimOperation[None]):
 
 @dataclasses.dataclass(slots=True)
 class MarkStarted(ClaimOperation[None]):
-    """Record the message of a shard in progress, to blame if the worker dies; or none."""
+    """Record the message of a shard in progress, to blame if the worker dies; or none. Raises ClaimFenced."""
 
     path: EntityPath
+    consumer: str
+    epoch: int
     token: int
     key: int | None
 
     durable = False
 
     def run(self, tx: Transaction) -> None:
+        # What a task of an earlier driver is at must not be blamed for the deaths of a later one's.
+        require_driver(tx, self.path, self.consumer, self.epoch)
         shard = tx.claims.shard(self.token)
         if shard is not None:
             tx.claims.save_shard(_replace(shard, started=self.key))

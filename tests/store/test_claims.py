@@ -525,6 +525,32 @@ class TestDrivers:
         assert {m.delivery_count for m in broker.peek("work", 9)} == {0}
         assert broker.queue("work").counts.active == 4
 
+    def test_several_reads_by_one_query_are_no_deaths(self, broker: Broker, queue: str) -> None:
+        """As of a batch with several actions: only that one query after the other goes away is suspicious."""
+        send(broker, 64)
+        for deaths in range(4):
+            consumer = attached(broker)
+            shards = consumer.shards(0, consumer.take(0) or 0)
+            assert [shard.reads for _, shard in shards] == ([deaths] if deaths < 3 else [])
+            for _, shard in shards:
+                for action in range(5):
+                    assert consumer.start(shard.token, "w", begun=False) is (deaths + action > 0)
+        assert broker.claims("work")[0].state == "revoked"
+        consumer.take(1)
+        assert [shard.rows for _, shard in consumer.shards(1, 2)] == [2]
+
+    def test_a_read_after_the_work_has_begun_is_a_death(self, broker: Broker, queue: str) -> None:
+        send(broker, 4)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((_, shard),) = consumer.shards(0, 1)
+        for _ in range(2):
+            consumer.start(shard.token, "w", begun=False)
+            consumer.begin(shard.token)
+        consumer.mark(shard.token, shard.first)
+        consumer.start(shard.token, "w", begun=False)
+        assert broker.events(0, kind="killer_found")[0].detail["deaths"] == 2
+
     def test_revoked_by_an_operator(self, broker: Broker, queue: str) -> None:
         send(broker, 4)
         consumer = attached(broker)

@@ -112,7 +112,7 @@ def revoke_due_claims(tx: Transaction, limit: int) -> int:
 
 
 def _is_charged(shard: ShardRecord) -> bool:
-    return shard.reads > 0 and shard.read_epoch is not None
+    return shard.reads > 0 and shard.is_processed
 
 
 def _end(

@@ -47,8 +47,10 @@ class StartShard(ClaimOperation[bool | None]):
         if shard.started is not None:
             # An earlier attempt of the same task: no other task was processing this message.
             blame_shards(tx, [shard], self.worker, alone=True)
-        read_epoch = self.epoch if self.begun else shard.read_epoch
-        tx.claims.save_shard(_replace(shard, reads=shard.reads + 1, read_epoch=read_epoch, started=None))
+        # Whoever only reads may do so several times, and be well.
+        counts = self.begun or shard.read_epoch != -self.epoch
+        read_epoch = self.epoch if self.begun else shard.read_epoch if shard.is_processed else -self.epoch
+        tx.claims.save_shard(_replace(shard, reads=shard.reads + counts, read_epoch=read_epoch, started=None))
         first = held_row(tx, shard, shard.first)
         return shard.careful or shard.reads > 0 or (first is not None and first.suspect > 0)
 

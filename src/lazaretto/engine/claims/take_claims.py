@@ -112,8 +112,8 @@ def _pass_over(tx: Transaction, record: ConsumerRecord) -> None:
         return
     for claim in open_claims(tx, record):
         for shard in tx.claims.shards(claim.token):
-            if shard.reads and shard.read_epoch is None:
-                tx.claims.save_shard(_replace(shard, reads=0))
+            if shard.reads and not shard.is_processed:
+                tx.claims.save_shard(_replace(shard, reads=0, read_epoch=None))
 
 
 def _claimed(message: ReceivedMessage) -> ClaimableMessage:

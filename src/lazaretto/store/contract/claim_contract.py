@@ -58,8 +58,9 @@ class ClaimRecord(msgspec.Struct, frozen=True):
 class ShardRecord(msgspec.Struct, frozen=True):
     """The part of a claim that one task reads: messages between two keys, locked under `token`.
 
-    `reads`: how often it was read. `read_epoch`: the epoch of the driver whose tasks last processed it; None:
-    it was only read. `started`: the key of the message in progress, if messages are processed one at a time.
+    `reads`: how often it was read; tasks of one driver that only read it count once. `read_epoch`: the epoch
+    of the driver whose tasks last processed it; below zero: of the one whose tasks last read it, and nobody
+    processed it. `started`: the key of the message in progress, if messages are processed one at a time.
     `careful`: process one at a time from the first read on. `ranges`: the first and last keys of the
     parts of it that a lock on a range holds, in order.
     """
@@ -74,6 +75,11 @@ class ShardRecord(msgspec.Struct, frozen=True):
     started: int | None = None
     careful: bool = False
     ranges: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def is_processed(self) -> bool:
+        """Return whether tasks have processed its messages, and not only read them."""
+        return self.read_epoch is not None and self.read_epoch > 0
 
 
 class ClaimableMessage(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkConf
 from traced import PARENT, attributes, links, traced
 
 from lazaretto import (
@@ -26,7 +27,8 @@ from lazaretto import (
     StoreNotFound,
 )
 from lazaretto.spark import process
-from lazaretto.spark.pipeline import refuse_remote
+from lazaretto.spark.pipeline import refuse_remote, refuse_speculation
+from lazaretto.spark.results import ParquetResults
 from lazaretto.traces import MOST_LINKS
 
 from .acts import act
@@ -348,6 +350,16 @@ class TestBadInput:
         refuse_remote("local[2,4]", "shop.db")
         with pytest.raises(InvalidOption, match="is on one machine"):
             refuse_remote(master, "shop.db")
+
+    def test_a_sink_that_cannot_tell_two_attempts_apart(self, tmp_path: Path) -> None:
+        settings = SparkConf(loadDefaults=False)
+        plain, publishes = TableSink(str(tmp_path / "results.db")), ParquetResults(str(tmp_path / "results"))
+        refuse_speculation(plain, settings)
+        settings.set("spark.speculation", "True")
+        for harmless in (None, publishes):
+            refuse_speculation(harmless, settings)
+        with pytest.raises(InvalidOption, match=r"spark\.speculation.*give it open_stage and publish"):
+            refuse_speculation(plain, settings)
 
     def test_a_stream_that_was_repartitioned(self, broker: Broker, pipeline: Pipeline) -> None:
         send(broker, *[b"%d" % n for n in range(100)])

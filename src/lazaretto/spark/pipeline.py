@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
@@ -151,6 +152,8 @@ def process(
     carried = Carried(settings, "the handler or its options")
     session = streams[0].sparkSession
     if is_cluster(session.sparkContext.master):
+        for one in settings.values():
+            refuse_speculation(one.results, session.sparkContext.getConf())
         check_executors(session, carried, identities)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -275,6 +278,17 @@ def refuse_remote(master: str | None, store: str) -> None:
         raise InvalidOption(
             f"a store in a SQLite file ({store!r}) is on one machine, and Spark's master {master!r} may run "
             "executors on others, which cannot open it: use a master of local[…]"
+        )
+
+
+def refuse_speculation(sink: Sink | None, settings: SparkConf) -> None:
+    """Raise InvalidOption for a sink that does not publish if two attempts of a task may run at once."""
+    speculates = settings.get("spark.speculation", "false").lower() == "true"
+    if speculates and sink is not None and publishing(sink) is None:
+        raise InvalidOption(
+            "with spark.speculation, Spark runs a task twice at the same time, and results of a sink with "
+            f"only open and remove ({type(sink).__name__}) may be those of the attempt that is not settled: "
+            "give it open_stage and publish, or set spark.speculation to false"
         )
 
 

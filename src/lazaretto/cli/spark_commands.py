@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import signal
 import tempfile
-import threading
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lazaretto import errors
 from lazaretto.cli import output
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit
-from lazaretto.errors import LazarettoError
+from lazaretto.cli.spark_queries import wait_for
 from lazaretto.model.checks import shown
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 commands = Group()
 pipelines = commands.group("spark")
-#: Seconds after which it is looked whether Control-C was pressed.
-_LOOK = 0.5
-#: An error of this package in a stack of Python.
-_OURS = re.compile(r"^lazaretto\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 @pipelines.command("run")
@@ -90,67 +80,22 @@ def run(
         spark = spark_session(settings, environment or [])
         try:
             started = function(spark)
-            queries = started if isinstance(started, list | tuple) else [started]
-            _wait_for(spark, [query for query in queries if query is not None], pipeline)
+            wait_for(spark, _queries(started, pipeline))
         finally:
             spark.stop()
 
 
-def _wait_for(spark: SparkSession, queries: Sequence[Any], pipeline: str) -> None:
-    """Wait until the queries end, or Control-C ends them. Raises what a query ended with."""
-    from pyspark.errors import StreamingQueryException
+def _queries(started: Any, pipeline: str) -> list[StreamingQuery]:
+    """Return the queries that a pipeline's function has returned."""
     from pyspark.sql.streaming.query import StreamingQuery
 
-    for query in queries:
-        if not isinstance(query, StreamingQuery):
+    found = [one for one in (started if isinstance(started, list | tuple) else [started]) if one is not None]
+    for one in found:
+        if not isinstance(one, StreamingQuery):
             raise CommandError(
-                "usage", f"expected {pipeline} to return its queries, got {shown(query)}", Exit.USAGE
+                "usage", f"expected {pipeline} to return its queries, got {shown(one)}", Exit.USAGE
             )
-    with _control_c() as asked:
-        for query in queries:
-            try:
-                while not query.awaitTermination(_LOOK):
-                    if asked.is_set():
-                        raise KeyboardInterrupt
-            except StreamingQueryException as error:
-                ours = _cause(str(error))
-                if ours is None:
-                    raise
-                raise ours from None
-            except KeyboardInterrupt:
-                # Tasks that are interrupted may fail in ways that Spark logs with Java's stack.
-                spark.sparkContext.setLogLevel("OFF")
-                for one in queries:
-                    one.stop()
-                raise
-            rows = sum(map(_rows, query.recentProgress))
-            output.line(f"{query.name or query.id}: {rows:,} rows")
-
-
-@contextlib.contextmanager
-def _control_c() -> Iterator[threading.Event]:
-    """Note the first Control-C: as an exception it would meet a call of Java, which is not over yet."""
-    asked = threading.Event()
-
-    def note(_signal: int, _frame: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _cause(told: str) -> LazarettoError | None:
-    """Return the error of ours that Spark tells of among stacks, None if it tells of none."""
-    for name, text in reversed(_OURS.findall(told)):
-        kind = getattr(errors, name, None)
-        if kind is not None:
-            found: LazarettoError = kind.__new__(kind, text)
-            return found
-    return None
+    return found
 
 
 def _for_cluster(
@@ -205,9 +150,3 @@ def prepare() -> None:
         raise _missing(error) from error
     archive = prepare()
     output.line(f"sessions start from {archive} from now on ({archive.stat().st_size >> 20} MB)")
-
-
-def _rows(progress: Any) -> int:
-    """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
-    told = progress["observedMetrics"].get("lazaretto")
-    return int(progress["numInputRows"] if told is None else told["rows"] or 0)

@@ -1,0 +1,92 @@
+"""Waits for the queries of a pipeline. They end together: with Control-C, or when one of them fails."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lazaretto import errors
+from lazaretto.cli import output
+from lazaretto.errors import LazarettoError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+#: Seconds after which it is looked whether Control-C was pressed, and which queries ended.
+_LOOK = 0.5
+#: An error of this package in a stack of Python.
+_OURS = re.compile(r"^lazaretto\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
+    """Wait until all queries end, one fails, or Control-C is pressed; stop those that are left then.
+
+    Prints a line for each that ends by itself. Raises what a query failed with.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    left = [*queries]
+    with _control_c() as asked:
+        try:
+            while left:
+                if asked.is_set():
+                    raise KeyboardInterrupt
+                left[0].awaitTermination(_LOOK)  # type: ignore[arg-type]  # parts of seconds, too
+                for query in [one for one in left if not one.isActive]:
+                    left.remove(query)
+                    query.awaitTermination()
+                    rows = sum(map(_rows, query.recentProgress))
+                    output.line(f"{query.name or query.id}: {rows:,} rows")
+        except StreamingQueryException as error:
+            _stop(spark, left)
+            ours = _cause(str(error))
+            if ours is None:
+                raise
+            raise ours from None
+        except KeyboardInterrupt:
+            _stop(spark, left)
+            raise
+
+
+def _stop(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
+    # Tasks that are interrupted may fail in ways that Spark logs with Java's stack.
+    spark.sparkContext.setLogLevel("OFF")
+    for query in queries:
+        query.stop()
+
+
+@contextlib.contextmanager
+def _control_c() -> Iterator[threading.Event]:
+    """Note the first Control-C: as an exception it would meet a call of Java, which is not over yet."""
+    asked = threading.Event()
+
+    def note(_signal: int, _frame: object) -> None:
+        asked.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _cause(told: str) -> LazarettoError | None:
+    """Return the error of ours that Spark tells of among stacks, None if it tells of none."""
+    for name, text in reversed(_OURS.findall(told)):
+        kind = getattr(errors, name, None)
+        if kind is not None:
+            found: LazarettoError = kind.__new__(kind, text)
+            return found
+    return None
+
+
+def _rows(progress: Any) -> int:
+    """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
+    told = progress["observedMetrics"].get("lazaretto")
+    return int(progress["numInputRows"] if told is None else told["rows"] or 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lazaretto import ClaimFenced
-from lazaretto.cli.spark_queries import wait_for
+from lazaretto.cli.spark_queries import queries_of, wait_for
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -33,3 +33,11 @@ def test_a_query_that_fails_ends_the_others_too(spark: Any) -> None:
     assert late.is_alive()
     assert not endless.isActive
     late.cancel()
+
+
+def test_queries_that_a_function_forgets_to_return_are_waited_for(spark: Any) -> None:
+    query = stream(spark).format("noop").start()
+    assert query.id in [one.id for one in queries_of(spark, None, "shop:start")]
+    assert queries_of(spark, (query,), "shop:start") == [query]
+    query.stop()
+    assert query.id not in [one.id for one in queries_of(spark, None, "shop:start")]

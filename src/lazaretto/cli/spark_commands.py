@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit
-from lazaretto.cli.spark_queries import wait_for
-from lazaretto.model.checks import shown
-
-if TYPE_CHECKING:
-    from pyspark.sql.streaming.query import StreamingQuery
+from lazaretto.cli.spark_queries import queries_of, wait_for
 
 commands = Group()
 pipelines = commands.group("spark")
@@ -79,23 +75,9 @@ def run(
             )
         spark = spark_session(settings, environment or [])
         try:
-            started = function(spark)
-            wait_for(spark, _queries(started, pipeline))
+            wait_for(spark, queries_of(spark, function(spark), pipeline))
         finally:
             spark.stop()
-
-
-def _queries(started: Any, pipeline: str) -> list[StreamingQuery]:
-    """Return the queries that a pipeline's function has returned."""
-    from pyspark.sql.streaming.query import StreamingQuery
-
-    found = [one for one in (started if isinstance(started, list | tuple) else [started]) if one is not None]
-    for one in found:
-        if not isinstance(one, StreamingQuery):
-            raise CommandError(
-                "usage", f"expected {pipeline} to return its queries, got {shown(one)}", Exit.USAGE
-            )
-    return found
 
 
 def _for_cluster(

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from lazaretto import errors
 from lazaretto.cli import output
+from lazaretto.cli.exits import usage
 from lazaretto.errors import LazarettoError
+from lazaretto.model.checks import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 _LOOK = 0.5
 #: An error of this package in a stack of Python.
 _OURS = re.compile(r"^lazaretto\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+def queries_of(spark: SparkSession, started: object, pipeline: str) -> list[StreamingQuery]:
+    """Return the queries that a pipeline's function has returned, or all that run if it returned none."""
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    returned: list[StreamingQuery] = []
+    for one in started if isinstance(started, list | tuple) else [started]:
+        if isinstance(one, StreamingQuery):
+            returned.append(one)
+        elif one is not None:
+            raise usage(f"expected {pipeline} to return its queries, got {shown(one)}")
+    # A `return` that was forgotten must not end a query that has begun.
+    return returned or list(spark.streams.active)
 
 
 def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:

@@ -191,7 +191,7 @@ def test_executors_get_code_and_the_password_and_nobody_else_does(
         handlers = str(tmp_path / "driver" / "shop_handlers.py")
         running = job.start(master, "--env", "SHOP", "--py-files", handlers)
         output, errors = running.communicate(timeout=400)
-    assert (running.returncode, output) == (0, "booking: 201 rows\n"), errors
+    assert (running.returncode, output) == (0, "booking: 201 messages\n"), errors
     assert job.results() == list(range(200))
     counts = broker.queue("work").counts
     assert counts.total == counts.dead_letter == 1

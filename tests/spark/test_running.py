@@ -135,7 +135,7 @@ def test_a_pipeline_is_run_by_the_command_and_its_store_is_in_no_plan(
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "booking: 20 rows\n"
+    assert done.stdout == "booking: 20 messages\n"
     assert broker.queue("work").counts.total == 0
     logged = [file for file in (tmp_path / "check").rglob("*") if file.is_file()]
     assert logged
@@ -235,7 +235,7 @@ def test_prepare_makes_the_archive_and_a_session_uses_it(
         [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start"],
         cwd=tmp_path, env={**os.environ, "SHOP": str(store)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "booking: 1 rows\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "booking: 1 message\n"), done.stderr
     assert "cds" not in done.stderr
 
 

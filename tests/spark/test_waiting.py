@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from typing import Any
 
 import pytest
 
 from lazaretto import ClaimFenced
-from lazaretto.cli.spark_queries import queries_of, wait_for
+from lazaretto.cli.spark_queries import MessageCount, queries_of, wait_for
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -41,3 +42,38 @@ def test_queries_that_a_function_forgets_to_return_are_waited_for(spark: Any) ->
     assert queries_of(spark, (query,), "shop:start") == [query]
     query.stop()
     assert query.id not in [one.id for one in queries_of(spark, None, "shop:start")]
+
+
+class Progress:
+    """What a query tells: of each micro-batch, and for how long, as Spark does it."""
+
+    def __init__(self) -> None:
+        self.kept: deque[dict[str, Any]] = deque(maxlen=100)
+
+    def add(self, number: int, rows: int | None) -> None:
+        told = {} if rows is None else {"lazaretto": {"rows": rows}}
+        self.kept.append({"batchId": number, "numInputRows": 2, "observedMetrics": told})
+
+    @property
+    def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
+        return self.kept[-1] if self.kept else None
+
+    @property
+    def recentProgress(self) -> list[Any]:  # noqa: N802 - Spark's name
+        return list(self.kept)
+
+
+def test_messages_are_counted_though_spark_forgets_micro_batches() -> None:
+    query: Any = Progress()
+    count = MessageCount(query)
+    assert count.look() == 0
+    # A query that goes on where it was begins with a higher number.
+    for number in range(700, 950):
+        query.add(number, 50)
+        if number < 705 or number % 40 == 0:
+            assert count.look() == 50 * (number - 699)
+    assert count.look() == count.look() == 12_500
+    # Of a query that is no pipeline, Spark's own number; of one without messages, none.
+    query.add(950, None)
+    query.add(951, 0)
+    assert count.look() == 12_502

@@ -6,7 +6,7 @@ import contextlib
 import re
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lazaretto import errors
@@ -39,6 +39,31 @@ def queries_of(spark: SparkSession, started: object, pipeline: str) -> list[Stre
     return returned or list(spark.streams.active)
 
 
+class MessageCount:
+    """Counts a query's messages: Spark keeps what it tells of the latest micro-batches only."""
+
+    def __init__(self, query: StreamingQuery) -> None:
+        self._query = query
+        self._batch = -1
+        self._messages = 0
+
+    def look(self) -> int:
+        """Return how many there are so far. To be called before Spark forgets a micro-batch."""
+        last = self._query.lastProgress
+        if last is not None and last["batchId"] > self._batch:
+            # All that Spark keeps takes a hundred questions.
+            told = [last] if last["batchId"] == self._batch + 1 else self._query.recentProgress
+            self._messages += sum(_messages(one) for one in told if one["batchId"] > self._batch)
+            self._batch = told[-1]["batchId"]
+        return self._messages
+
+
+def _messages(progress: Mapping[str, Any]) -> int:
+    """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
+    told = progress["observedMetrics"].get("lazaretto")
+    return int(progress["numInputRows"] if told is None else told["rows"] or 0)
+
+
 def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
     """Wait until all queries end, one fails, or Control-C is pressed; stop those that are left then.
 
@@ -46,18 +71,20 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
     """
     from pyspark.errors import StreamingQueryException
 
-    left = [*queries]
+    left = {query: MessageCount(query) for query in queries}
     with _control_c() as asked:
         try:
             while left:
                 if asked.is_set():
                     raise KeyboardInterrupt
-                left[0].awaitTermination(_LOOK)  # type: ignore[arg-type]  # parts of seconds, too
-                for query in [one for one in left if not one.isActive]:
-                    left.remove(query)
-                    query.awaitTermination()
-                    rows = sum(map(_rows, query.recentProgress))
-                    output.line(f"{query.name or query.id}: {rows:,} rows")
+                next(iter(left)).awaitTermination(_LOOK)  # type: ignore[arg-type]  # parts of seconds, too
+                for query, count in [*left.items()]:
+                    ended = not query.isActive
+                    messages = count.look()
+                    if ended:
+                        del left[query]
+                        query.awaitTermination()
+                        output.line(f"{query.name or query.id}: {messages:,} message{'s' * (messages != 1)}")
         except StreamingQueryException as error:
             _stop(spark, left)
             ours = _cause(str(error))
@@ -69,7 +96,7 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
             raise
 
 
-def _stop(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
+def _stop(spark: SparkSession, queries: Iterable[StreamingQuery]) -> None:
     # Tasks that are interrupted may fail in ways that Spark logs with Java's stack.
     spark.sparkContext.setLogLevel("OFF")
     for query in queries:
@@ -100,9 +127,3 @@ def _cause(told: str) -> LazarettoError | None:
             found: LazarettoError = kind.__new__(kind, text)
             return found
     return None
-
-
-def _rows(progress: Any) -> int:
-    """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
-    told = progress["observedMetrics"].get("lazaretto")
-    return int(progress["numInputRows"] if told is None else told["rows"] or 0)

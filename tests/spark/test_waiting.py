@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lazaretto import ClaimFenced
 from lazaretto.cli.spark_queries import MessageCount, queries_of, wait_for
+
+from .cluster import submitting
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -77,3 +85,49 @@ def test_messages_are_counted_though_spark_forgets_micro_batches() -> None:
     query.add(950, None)
     query.add(951, 0)
     assert count.look() == 12_502
+
+
+@pytest.fixture
+def unheard() -> Iterator[None]:
+    """Have a SIGTERM that nobody handles fail the test, and not end it."""
+
+    def fail(number: int, frame: object) -> None:
+        raise AssertionError("SIGTERM was not heard")
+
+    before = signal.signal(signal.SIGTERM, fail)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("unheard")
+def test_sigterm_stops_queries(spark: Any) -> None:
+    query = stream(spark).format("noop").start()
+    ended = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+    ended.start()
+    with pytest.raises(KeyboardInterrupt):
+        wait_for(spark, [query])
+    ended.join()
+    assert not query.isActive
+
+
+def test_sigterm_while_spark_starts_leaves_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    script = tmp_path / "bin" / "spark-submit"
+    # It ends when nobody holds its input any more.
+    script.write_text("#!/bin/sh\necho begun >&2\nexec cat\n")
+    script.chmod(0o755)
+    (tmp_path / "shop.py").write_text("def start(spark):\n    pass\n")
+    (tmp_path / "temporary").mkdir()
+    extra = {"SPARK_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "temporary")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", "spark://nowhere:1"],
+        cwd=tmp_path, env=submitting(extra), text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as program:  # fmt: skip
+        assert program.stderr is not None
+        for line in program.stderr:
+            if line == "begun\n":
+                assert list((tmp_path / "temporary").glob("lazaretto-*/code.zip"))
+                program.send_signal(signal.SIGTERM)
+                break
+        assert program.wait(60) == 130
+    assert not list((tmp_path / "temporary").glob("lazaretto-*"))

@@ -11,7 +11,8 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit
-from lazaretto.cli.spark_queries import queries_of, wait_for
+from lazaretto.cli.spark_queries import queries_of, stopping, wait_for
+from lazaretto.tools.signals import interrupting
 
 commands = Group()
 pipelines = commands.group("spark")
@@ -48,7 +49,7 @@ def run(
     """Run the queries of a pipeline until they end.
 
     It builds a Spark session with all that the pipeline needs. On a cluster, executors get this package
-    and the pipeline's module.
+    and the pipeline's module. SIGTERM or Control-C stops the queries.
     """
     try:
         from lazaretto.spark import spark_session
@@ -66,7 +67,8 @@ def run(
     if master is not None:
         settings["spark.master"] = master
     function = load_function(pipeline)
-    with tempfile.TemporaryDirectory(prefix="lazaretto-") as folder:
+    # Told to end before it waits, it leaves no folder behind either.
+    with interrupting(), tempfile.TemporaryDirectory(prefix="lazaretto-") as folder:
         if is_cluster(settings.get("spark.master")):
             settings = _for_cluster(settings, Path(folder), pipeline, archive, py_files or [])
         elif archive or py_files:
@@ -74,10 +76,8 @@ def run(
                 "usage", "--archive and --py-files are for a cluster: add --master", Exit.USAGE
             )
         spark = spark_session(settings, environment or [])
-        try:
+        with stopping(spark):
             wait_for(spark, queries_of(spark, function(spark), pipeline))
-        finally:
-            spark.stop()
 
 
 def _for_cluster(

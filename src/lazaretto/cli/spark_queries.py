@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +13,29 @@ from lazaretto.cli import output
 from lazaretto.cli.exits import usage
 from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import shown
+from lazaretto.tools.signals import Ending
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-#: Seconds after which it is looked whether Control-C was pressed, and which queries ended.
+#: Seconds after which it is looked whether to end, and which queries have ended.
 _LOOK = 0.5
 #: An error of this package in a stack of Python.
 _OURS = re.compile(r"^lazaretto\.errors\.(\w+): (.+)$", re.MULTILINE)
+
+
+@contextlib.contextmanager
+def stopping(spark: SparkSession) -> Iterator[None]:
+    """Stop a session in the end. After an error, its queries too, as far as that works."""
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(Exception):
+            _stop(spark, spark.streams.active)
+            spark.stop()
+        raise
+    spark.stop()
 
 
 def queries_of(spark: SparkSession, started: object, pipeline: str) -> list[StreamingQuery]:
@@ -65,18 +78,18 @@ def _messages(progress: Mapping[str, Any]) -> int:
 
 
 def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
-    """Wait until all queries end, one fails, or Control-C is pressed; stop those that are left then.
+    """Wait until all queries end, one fails, or this process is told to end; stop those that are left then.
 
-    Prints a line for each that ends by itself. Raises what a query failed with.
+    Prints a line for each that ends by itself. Raises what a query failed with, or KeyboardInterrupt.
     """
     from pyspark.errors import StreamingQueryException
 
+    ending = Ending()
     left = {query: MessageCount(query) for query in queries}
-    with _control_c() as asked:
+    # As an exception, Control-C would meet a call of Java, which is not over yet.
+    with ending.on_signals():
         try:
-            while left:
-                if asked.is_set():
-                    raise KeyboardInterrupt
+            while left and not ending.asked:
                 next(iter(left)).awaitTermination(_LOOK)  # type: ignore[arg-type]  # parts of seconds, too
                 for query, count in [*left.items()]:
                     ended = not query.isActive
@@ -85,38 +98,28 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
                         del left[query]
                         query.awaitTermination()
                         output.line(f"{query.name or query.id}: {messages:,} message{'s' * (messages != 1)}")
-        except StreamingQueryException as error:
+        except Exception as error:
+            # A supervisor may tell Java to end as well, which fails then before it answers.
+            if not ending.asked:
+                _stop(spark, left)
+                ours = _cause(str(error)) if isinstance(error, StreamingQueryException) else None
+                if ours is None:
+                    raise
+                raise ours from None
+        if ending.asked:
+            # Who presses Control-C again does not wait until Java has stopped them.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             _stop(spark, left)
-            ours = _cause(str(error))
-            if ours is None:
-                raise
-            raise ours from None
-        except KeyboardInterrupt:
-            _stop(spark, left)
-            raise
+            raise KeyboardInterrupt
 
 
 def _stop(spark: SparkSession, queries: Iterable[StreamingQuery]) -> None:
-    # Tasks that are interrupted may fail in ways that Spark logs with Java's stack.
-    spark.sparkContext.setLogLevel("OFF")
-    for query in queries:
-        query.stop()
-
-
-@contextlib.contextmanager
-def _control_c() -> Iterator[threading.Event]:
-    """Note the first Control-C: as an exception it would meet a call of Java, which is not over yet."""
-    asked = threading.Event()
-
-    def note(_signal: int, _frame: object) -> None:
-        asked.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield asked
-    finally:
-        signal.signal(signal.SIGINT, before)
+    """Stop queries, as far as Java is there to do it."""
+    with contextlib.suppress(Exception):
+        # Tasks that are interrupted may fail in ways that Spark logs with Java's stack.
+        spark.sparkContext.setLogLevel("OFF")
+        for query in queries:
+            query.stop()
 
 
 def _cause(told: str) -> LazarettoError | None:

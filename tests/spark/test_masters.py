@@ -59,8 +59,11 @@ def told(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[list[str], Pat
         [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", request.param, *words],
         cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
-    assert done.returncode != 0
-    assert "Java gateway process exited" in done.stderr, done.stderr
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "error[spark_failed]: [JAVA_GATEWAY_EXITED] Java gateway process exited before sending its port "
+        "number. Java says why, above"
+    ]
     return (tmp_path / "words").read_text().split("\0")[:-1], tmp_path
 
 

@@ -222,6 +222,13 @@ def test_a_session_starts_from_the_archive_that_was_made_for_its_java(
     assert "cds" not in done.stdout + done.stderr
 
 
+def test_prepare_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("lazaretto.spark.first_run._LONGEST", 0.01)
+    with pytest.raises(JavaNotFound, match=r"made no archive within 0\.01 s: try again"):
+        prepare()
+
+
 @pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="takes half a minute: LAZARETTO_SOAK=1")
 def test_prepare_makes_the_archive_and_a_session_uses_it(
     broker: Broker, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

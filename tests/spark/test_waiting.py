@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from lazaretto import ClaimFenced
+from lazaretto.cli.spark_errors import in_a_sentence, sentence_of
 from lazaretto.cli.spark_queries import MessageCount, queries_of, wait_for
 
 from .cluster import submitting
@@ -37,7 +38,7 @@ def test_a_query_that_fails_ends_the_others_too(spark: Any) -> None:
     # So that a wait for the first one alone comes to an end.
     late = threading.Timer(60, endless.stop)
     late.start()
-    with pytest.raises(ClaimFenced, match="another driver has come"):
+    with pytest.raises(ClaimFenced, match="another driver has come"), in_a_sentence():
         wait_for(spark, [endless, stream(spark).foreachBatch(fenced).start()])
     assert late.is_alive()
     assert not endless.isActive
@@ -131,3 +132,37 @@ def test_sigterm_while_spark_starts_leaves_no_folder(tmp_path: Path) -> None:
                 break
         assert program.wait(60) == 130
     assert not list((tmp_path / "temporary").glob("lazaretto-*"))
+
+
+OF_PYTHON = """\
+[STREAM_FAILED] Query [id = 1b854d82, runId = 9def0785] terminated with exception: \
+[PYTHON_EXCEPTION] An exception was thrown from the Python worker: Traceback (most recent call last):
+  File "/jobs/shop.py", line 11, in f
+    def f(x): raise ValueError("the udf is odd")
+              ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+ValueError: the udf is odd
+ SQLSTATE: 38000 SQLSTATE: XXKST
+=== Streaming Query ===
+Identifier: odd [id = 1b854d82, runId = 9def0785]
+"""
+OF_JAVA = """\
+An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.
+: org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'
+\tat org.apache.spark.SparkContext$.createTaskScheduler(SparkContext.scala:3391)
+"""
+OF_SPARK = """\
+[STREAM_FAILED] Query [id = 1b854d82, runId = 9def0785] terminated with exception: No space left on device
+=== Streaming Query ===
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "sentence"),
+    [
+        (OF_PYTHON, "ValueError: the udf is odd"),
+        (OF_JAVA, "org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'"),
+        (OF_SPARK, OF_SPARK.splitlines()[0]),
+    ],
+)
+def test_what_spark_says_is_told_in_a_sentence(told: str, sentence: str) -> None:
+    assert sentence_of(told) == sentence

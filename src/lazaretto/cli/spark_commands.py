@@ -11,6 +11,7 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit
+from lazaretto.cli.spark_errors import in_a_sentence
 from lazaretto.cli.spark_queries import queries_of, stopping, wait_for
 from lazaretto.tools.signals import interrupting
 
@@ -75,9 +76,14 @@ def run(
             raise CommandError(
                 "usage", "--archive and --py-files are for a cluster: add --master", Exit.USAGE
             )
-        spark = spark_session(settings, environment or [])
+        with in_a_sentence():
+            spark = spark_session(settings, environment or [])
         with stopping(spark):
-            wait_for(spark, queries_of(spark, function(spark), pipeline))
+            # Where else the function failed is told by Python's stack.
+            with in_a_sentence(only_of_queries=True):
+                queries = queries_of(spark, function(spark), pipeline)
+            with in_a_sentence():
+                wait_for(spark, queries)
 
 
 def _for_cluster(

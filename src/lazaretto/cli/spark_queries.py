@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lazaretto import errors
 from lazaretto.cli import output
 from lazaretto.cli.exits import usage
-from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import shown
 from lazaretto.tools.signals import Ending
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
 
 #: Seconds after which it is looked whether to end, and which queries have ended.
 _LOOK = 0.5
-#: An error of this package in a stack of Python.
-_OURS = re.compile(r"^lazaretto\.errors\.(\w+): (.+)$", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -82,8 +77,6 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
 
     Prints a line for each that ends by itself. Raises what a query failed with, or KeyboardInterrupt.
     """
-    from pyspark.errors import StreamingQueryException
-
     ending = Ending()
     left = {query: MessageCount(query) for query in queries}
     # As an exception, Control-C would meet a call of Java, which is not over yet.
@@ -98,14 +91,11 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
                         del left[query]
                         query.awaitTermination()
                         output.line(f"{query.name or query.id}: {messages:,} message{'s' * (messages != 1)}")
-        except Exception as error:
+        except Exception:
             # A supervisor may tell Java to end as well, which fails then before it answers.
             if not ending.asked:
                 _stop(spark, left)
-                ours = _cause(str(error)) if isinstance(error, StreamingQueryException) else None
-                if ours is None:
-                    raise
-                raise ours from None
+                raise
         if ending.asked:
             # Who presses Control-C again does not wait until Java has stopped them.
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,13 +110,3 @@ def _stop(spark: SparkSession, queries: Iterable[StreamingQuery]) -> None:
         spark.sparkContext.setLogLevel("OFF")
         for query in queries:
             query.stop()
-
-
-def _cause(told: str) -> LazarettoError | None:
-    """Return the error of ours that Spark tells of among stacks, None if it tells of none."""
-    for name, text in reversed(_OURS.findall(told)):
-        kind = getattr(errors, name, None)
-        if kind is not None:
-            found: LazarettoError = kind.__new__(kind, text)
-            return found
-    return None

@@ -31,7 +31,13 @@ def prepare() -> Path:
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         made = Path(folder) / "classes.jsa"
         program = [sys.executable, "-m", __name__, str(made)]
-        done = subprocess.run(program, capture_output=True, timeout=_LONGEST, check=False)  # noqa: S603
+        try:
+            done = subprocess.run(program, capture_output=True, timeout=_LONGEST, check=False)  # noqa: S603
+        except subprocess.TimeoutExpired:
+            raise JavaNotFound(
+                f"{java.origin} (Java {java.version}) made no archive within {_LONGEST:g} s: "
+                "try again when the machine is less busy"
+            ) from None
         if done.returncode or not made.exists():
             told = done.stderr.decode(errors="replace").strip().splitlines()
             raise JavaNotFound(

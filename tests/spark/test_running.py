@@ -15,6 +15,7 @@ import pyspark
 import pytest
 
 from lazaretto import Broker, DeadLetterFilter, JavaNotFound, Message, NotAllowed
+from lazaretto.cli import main
 from lazaretto.host import Handler
 from lazaretto.spark import dry_run, find_java, process, spark_session, triage
 from lazaretto.spark.class_archive import archive_of, java_options
@@ -227,6 +228,38 @@ def test_prepare_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("lazaretto.spark.first_run._LONGEST", 0.01)
     with pytest.raises(JavaNotFound, match=r"made no archive within 0\.01 s: try again"):
         prepare()
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["--master", "yarn", "--py-files", "shops"],
+            "expected --py-files to be .py or .zip files, got 'shops': zip a package's folder",
+        ),
+        (
+            ["--master", "yarn", "--archive", "none.zip"],
+            "expected --archive to be a file, got 'none.zip': `lazaretto spark pack` makes one",
+        ),
+        (
+            ["--master", "local[4]", "--archive", "env.zip"],
+            "--archive and --py-files are for a cluster, and executors of local[4] have all that is here: "
+            "omit them, or give a cluster's --master",
+        ),
+        (["--conf", "spark.master"], "expected --conf NAME=VALUE, got 'spark.master'"),
+    ],
+)
+def test_words_that_do_not_fit(
+    words: list[str],
+    text: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "shops").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(["spark", "run", "json:loads", *words]) == 2
+    assert capsys.readouterr().err == f"error[usage]: {text}\n"
 
 
 @pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="takes half a minute: LAZARETTO_SOAK=1")

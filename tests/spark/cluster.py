@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from bench.servers import free_port
 from lazaretto.spark import find_java
 
 HOME = Path(pyspark.__file__).parent
+#: Seconds for a process to start, and to end, on a busy machine.
+START, END = 300, 60
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -33,21 +36,39 @@ def clean_environment(folder: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@contextlib.contextmanager
+def ended(program: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """In the end, kill a program that still runs, with all that runs in its session."""
+    with program:
+        try:
+            yield program
+        finally:
+            # While it is not waited for, its number is nobody else's.
+            if program.poll() is None:
+                os.killpg(program.pid, signal.SIGKILL)
+
+
 class Process:
     """A process of the cluster; what it logs is kept."""
 
     def __init__(self, words: list[str], environment: dict[str, str], folder: Path, ready: str) -> None:
         self._process = subprocess.Popen(
             [str(HOME / "bin" / "spark-class"), *words], env=environment, cwd=folder, text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         self.log: list[str] = []
         assert self._process.stderr is not None
+        late = threading.Timer(START, self._kill)
+        late.start()
         for line in self._process.stderr:
             self.log.append(line)
             if ready in line:
                 break
-        else:
+        late.cancel()
+        if not self.log or ready not in self.log[-1]:
+            self._kill()
+            self._process.wait(END)
+            self._process.stderr.close()
             raise RuntimeError(f"it did not start: {''.join(self.log)}")
         self._reading = threading.Thread(target=self.log.extend, args=(self._process.stderr,))
         self._reading.start()
@@ -59,10 +80,17 @@ class Process:
     def stop(self) -> None:
         """End it: a worker ends its executors."""
         self._process.terminate()
-        self._reading.join()
-        self._process.wait(30)
+        self._reading.join(END)
+        if self._process.poll() is None or self._reading.is_alive():
+            self._kill()
+        self._process.wait(END)
+        self._reading.join(END)
         assert self._process.stderr is not None
         self._process.stderr.close()
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from bench.drill import zoo
 from bench.drill.work import BAD_ZOO
 from lazaretto import Broker, Message
 
-from .cluster import cluster, submitting
+from .cluster import cluster, ended, submitting
 
 PASSWORD = "tongue-twister-8"
 PIPELINE = """\
@@ -160,8 +160,15 @@ class Submitted:
         run = [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", master]
         return subprocess.Popen(
             [*run, *conf, *words],
-            cwd=self.folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=self.folder, env=environment, text=True, start_new_session=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
+
+    def run(self, master: str, *words: str, timeout: float, **how: str) -> tuple[int, str, str]:
+        """Run it to its end; return its exit code, and what it printed."""
+        with ended(self.start(master, *words, **how)) as running:
+            output, errors = running.communicate(timeout=timeout)
+        return running.returncode, output, errors
 
     def results(self) -> list[int]:
         files = sorted(self.folder.glob("results/claim=*/part-*.parquet"))
@@ -189,9 +196,8 @@ def test_executors_get_code_and_the_password_and_nobody_else_does(
     job = Submitted(tmp_path, url)
     with cluster(tmp_path) as master:
         handlers = str(tmp_path / "driver" / "shop_handlers.py")
-        running = job.start(master, "--env", "SHOP", "--py-files", handlers)
-        output, errors = running.communicate(timeout=400)
-    assert (running.returncode, output) == (0, "booking: 201 messages\n"), errors
+        code, output, errors = job.run(master, "--env", "SHOP", "--py-files", handlers, timeout=400)
+    assert (code, output) == (0, "booking: 201 messages\n"), errors
     assert job.results() == list(range(200))
     counts = broker.queue("work").counts
     assert counts.total == counts.dead_letter == 1
@@ -214,11 +220,10 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
         handlers = str(tmp_path / "driver" / "shop_handlers.py")
         words = ["--env", "SHOP", "--env", "DRIVER", "--py-files", handlers]
         for _ in range(5):
-            running = job.start(master, *words, **SPECULATION)
-            _, errors = running.communicate(timeout=580)
-            if running.returncode == 0:
+            code, _, errors = job.run(master, *words, timeout=580, **SPECULATION)
+            if code == 0:
                 break
-        assert running.returncode == 0, errors
+        assert code == 0, errors
     assert all(marker.exists() for marker in killers)
     assert job.results() == [n for n, body in enumerate(bodies) if body[:1] != b"/"]
     assert broker.queue("work").counts.total == 0
@@ -236,15 +241,17 @@ def test_an_executor_frozen_until_its_work_was_done_elsewhere(
     job = Submitted(tmp_path, url)
     with cluster(tmp_path, workers=2, cores=1) as master:
         handlers = str(tmp_path / "driver" / "shop_handlers.py")
-        running = job.start(master, "--env", "SHOP", "--py-files", handlers, **SPECULATION)
-        try:
-            while not any(claim.state == "settled" for claim in broker.claims("work")):
-                assert running.poll() is None, running.communicate()[1]
-                time.sleep(0.1)
-        finally:
-            for pid in marker.read_text().split() if marker.exists() else ():
-                os.kill(int(pid), signal.SIGCONT)
-        _, errors = running.communicate(timeout=580)
+        with ended(job.start(master, "--env", "SHOP", "--py-files", handlers, **SPECULATION)) as running:
+            end = time.monotonic() + 580
+            try:
+                while not any(claim.state == "settled" for claim in broker.claims("work")):
+                    assert running.poll() is None, running.communicate()[1]
+                    assert time.monotonic() < end
+                    time.sleep(0.1)
+            finally:
+                for pid in marker.read_text().split() if marker.exists() else ():
+                    os.kill(int(pid), signal.SIGCONT)
+            _, errors = running.communicate(timeout=580)
     assert running.returncode == 0, errors
     # The first attempt would have failed the message; the second, which was settled, completed it.
     assert job.results() == [*(n for n in range(200) if n != 120), AGAIN]
@@ -267,9 +274,9 @@ def test_executors_come_and_go_as_spark_likes(broker: Broker, url: str, tmp_path
             "spark.dynamicAllocation.shuffleTracking.enabled": "true",
             "spark.dynamicAllocation.executorIdleTimeout": "1s", **SPECULATION,
         }  # fmt: skip
-        running = job.start(master, "--env", "SHOP", "--env", "DRIVER", "--py-files", handlers, **settings)
-        _, errors = running.communicate(timeout=900)
-    assert running.returncode == 0, errors
+        words = ["--env", "SHOP", "--env", "DRIVER", "--py-files", handlers]
+        code, _, errors = job.run(master, *words, timeout=900, **settings)
+    assert code == 0, errors
     assert killer.exists()
     assert job.results() == [n for n in range(300) if n != 240]
     assert broker.queue("work").counts.total == 0
@@ -291,9 +298,8 @@ def test_a_zoo_on_a_cluster_fails_no_task(broker: Broker, url: str, tmp_path: Pa
     with cluster(tmp_path, workers=2, cores=1) as master:
         # The handler's module, and the zoo, as they are installed on executors.
         settings = {"spark.executorEnv.PYTHONPATH": root, "spark.executor.cores": "1"}
-        running = job.start(master, "--env", "SHOP", path=root, **settings)
-        _, errors = running.communicate(timeout=900)
-    assert running.returncode == 0, errors
+        code, _, errors = job.run(master, "--env", "SHOP", timeout=900, path=root, **settings)
+    assert code == 0, errors
     ends = [event["Task End Reason"]["Reason"] for event in job.events("SparkListenerTaskEnd")]
     assert set(ends) == {"Success"}
     assert job.results() == [number for n, number in enumerate(numbers) if n not in bad]

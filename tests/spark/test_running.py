@@ -24,6 +24,8 @@ from lazaretto.spark.java import _make_shim, _packaged
 from lazaretto.spark.requirements import examine
 from lazaretto.spark.session import _finds_us
 
+from .cluster import ended
+
 PIPELINE = """\
 from lazaretto.spark import process
 
@@ -369,8 +371,10 @@ def running(tmp_path: Path, name: str) -> subprocess.Popen[str]:
 
 def test_control_c_ends_it_without_a_word(broker: Broker, tmp_path: Path) -> None:
     broker.sender("work").send(Message(b"1"))
-    with running(tmp_path, "endless:start") as program:
+    with ended(running(tmp_path, "endless:start")) as program:
+        end = time.monotonic() + 120
         while not (tmp_path / "begun").exists() and program.poll() is None:
+            assert time.monotonic() < end
             time.sleep(0.1)
         # A terminal sends it to all of them.
         os.killpg(program.pid, signal.SIGINT)
@@ -391,7 +395,7 @@ def test_control_c_ends_it_without_a_word(broker: Broker, tmp_path: Path) -> Non
 def test_what_ends_it_is_told_in_a_sentence(
     broker: Broker, tmp_path: Path, name: str, code: int, text: str
 ) -> None:
-    with running(tmp_path, f"endless:{name}") as program:
+    with ended(running(tmp_path, f"endless:{name}")) as program:
         out, told = program.communicate(timeout=120)
     assert (program.returncode, out) == (code, "")
     assert told.splitlines()[-1] == text

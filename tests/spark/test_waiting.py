@@ -18,7 +18,7 @@ from lazaretto import ClaimFenced
 from lazaretto.cli.spark_errors import in_a_sentence, sentence_of
 from lazaretto.cli.spark_queries import MessageCount, queries_of, wait_for
 
-from .cluster import submitting
+from .cluster import ended, submitting
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -120,16 +120,21 @@ def test_sigterm_while_spark_starts_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("def start(spark):\n    pass\n")
     (tmp_path / "temporary").mkdir()
     extra = {"SPARK_HOME": str(tmp_path), "TMPDIR": str(tmp_path / "temporary")}
-    with subprocess.Popen(
+    program = subprocess.Popen(
         [sys.executable, "-m", "lazaretto", "spark", "run", "shop:start", "--master", "spark://nowhere:1"],
-        cwd=tmp_path, env=submitting(extra), text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as program:  # fmt: skip
+        cwd=tmp_path, env=submitting(extra), text=True, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    with ended(program):
+        late = threading.Timer(60, program.kill)
+        late.start()
         assert program.stderr is not None
         for line in program.stderr:
             if line == "begun\n":
                 assert list((tmp_path / "temporary").glob("lazaretto-*/code.zip"))
                 program.send_signal(signal.SIGTERM)
                 break
+        late.cancel()
         assert program.wait(60) == 130
     assert not list((tmp_path / "temporary").glob("lazaretto-*"))
 

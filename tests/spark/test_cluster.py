@@ -18,7 +18,7 @@ from bench.drill import zoo
 from bench.drill.work import BAD_ZOO
 from lazaretto import Broker, Message
 
-from .cluster import cluster, ended, submitting
+from .cluster import VERSION, cluster, ended, submitting
 
 PASSWORD = "tongue-twister-8"
 PIPELINE = """\
@@ -206,6 +206,30 @@ def test_executors_get_code_and_the_password_and_nobody_else_does(
     assert {"events", "work-0"} <= {file.relative_to(tmp_path).parts[0] for file in job.files_with("booking")}
     assert not job.files_with(PASSWORD)
     assert PASSWORD not in output + errors
+
+
+@of_soak
+def test_executors_get_all_packages_from_an_archive(
+    broker: Broker, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.sender("work").send([Message(b"%d" % n) for n in range(200)])
+    job = Submitted(tmp_path, url)
+    handlers = str(tmp_path / "driver" / "shop_handlers.py")
+    (tmp_path / "my folder").mkdir()
+    archive = str(tmp_path / "my folder" / "environment.zip")
+    pack = [sys.executable, "-m", "lazaretto", "spark", "pack", archive]
+    assert subprocess.run(pack, env=submitting({}), timeout=300).returncode == 0
+    words = ["--env", "SHOP", "--py-files", handlers]
+    with cluster(tmp_path) as master:
+        # The machines' own Python, by its name on their path, has no packages.
+        with monkeypatch.context() as without:
+            without.setenv("PYSPARK_PYTHON", f"python{VERSION}")
+            code, _, errors = job.run(master, *words, timeout=400)
+        assert (code, "lacks a package" in errors) == (1, True), errors
+        assert broker.claims("work") == []
+        code, output, errors = job.run(master, "--archive", archive, *words, timeout=400)
+    assert (code, output) == (0, "booking: 200 messages\n"), errors
+    assert job.results() == list(range(200))
 
 
 def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: str, tmp_path: Path) -> None:

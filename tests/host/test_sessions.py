@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 
 import lazaretto
-from lazaretto import Broker, Message, PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
+from lazaretto import (
+    Broker,
+    InvalidMessage,
+    Message,
+    PoisonPolicy,
+    PoisonSession,
+    QueueOptions,
+    ReceivedMessage,
+)
 from lazaretto.host import Handler, HandlerContext, ServiceHost
 from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import HandlerFunction
 
 from .serving import send, serve, wait_until
 
@@ -24,6 +33,16 @@ def act(message: ReceivedMessage, context: HandlerContext) -> None:
     if message.body == BAD:
         raise ValueError("poison")
     context.execute("INSERT INTO done (session, n) VALUES (?, ?)", (message.session_id, int(message.body)))
+
+
+def act_on_valid(message: ReceivedMessage, context: HandlerContext) -> None:
+    if message.body == BAD:
+        raise InvalidMessage("never")
+    act(message, context)
+
+
+async def act_at_once(message: ReceivedMessage, context: HandlerContext) -> None:
+    act_on_valid(message, context)
 
 
 def make(store: Path, mode: PoisonSession, retries: int = 1) -> Broker:
@@ -56,14 +75,16 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize(
+    ("function", "batch_size"), [(act, 1), (act, 100), (act_on_valid, 100), (act_at_once, 100)]
+)
 @pytest.mark.parametrize("mode", EXPECTED)
 def test_each_mode_keeps_its_promise(
-    store: Path, isolation: GivenIsolation, mode: PoisonSession, batch_size: int
+    store: Path, isolation: GivenIsolation, mode: PoisonSession, function: HandlerFunction, batch_size: int
 ) -> None:
     order, dead, held = EXPECTED[mode]
     with make(store, mode) as broker:
-        handler = Handler("steps", act, isolation=isolation, concurrency=3, batch_size=batch_size)
+        handler = Handler("steps", function, isolation=isolation, concurrency=3, batch_size=batch_size)
         left = SESSIONS * (EACH - len(order) - (mode is PoisonSession.PARK)) if held else 0
         with ServiceHost(broker, handler, on_output=lambda text: None):
 
@@ -75,7 +96,8 @@ def test_each_mode_keeps_its_promise(
             wait_until(over)
         assert dict(done(broker)) == ({f"s{s}": order for s in range(SESSIONS)} if order else {})
         reasons = {d.reason for d in broker.dead_letters("steps")}
-        expected = {"MaxDeliveryCountExceeded"} if dead else set()
+        why = "MaxDeliveryCountExceeded" if function is act else "InvalidMessage"
+        expected = {why} if dead else set()
         assert reasons == expected | ({"SessionPoisoned"} if mode is PoisonSession.WHOLE else set())
 
 

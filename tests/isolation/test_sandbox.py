@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from bench.drill import zoo
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
-from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.isolation import FailedResult, Sandbox, SandboxOptions, Status, Verdict
 from lazaretto.isolation import sandbox as sandbox_module
 
 MODES = ("fork", "spawn")
@@ -287,6 +287,18 @@ def test_stop_on_failure_leaves_the_rest(sandbox: Sandbox) -> None:
         assert [v.status for v in verdicts][2:] == [Status.NOT_RUN] * 2
         assert verdicts[0].status is Status.DONE
         assert verdicts[1].status not in (Status.DONE, Status.NOT_RUN)
+
+
+def test_a_result_may_stand_for_a_failure(mode: str) -> None:
+    def setup() -> Callable[[bytes], bytes]:
+        return lambda item: FailedResult(item) if item == b"bad" else item
+
+    items = [b"a", b"bad", b"c", b"d"]
+    with Sandbox(setup, options(mode)) as sandbox:
+        done = [Verdict(Status.DONE, item, failed=item == b"bad") for item in items]
+        assert sandbox.run(items) == done
+        verdicts = sandbox.run(items, stop_on_failure=True)
+        assert verdicts == [*done[:2], Verdict(Status.NOT_RUN), Verdict(Status.NOT_RUN)]
 
 
 def test_stop_gives_the_running_item_its_grace(mode: str, tmp_path: Path) -> None:

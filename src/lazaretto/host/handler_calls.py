@@ -16,6 +16,7 @@ import msgspec
 from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.host.context import Effects, HandlerContext, encode_effects
 from lazaretto.host.handlers import Handler
+from lazaretto.isolation import FailedResult
 from lazaretto.isolation.coroutines import DeadlineExceeded
 from lazaretto.isolation.pickling import pickle_value
 from lazaretto.model.failure import failure_of
@@ -242,4 +243,8 @@ def _encoded(effects: Effects | None, began: int | None) -> bytes | None:
     if began is not None:
         effects = effects or Effects()
         effects.ran = (began, _now())
-    return None if effects is None else encode_effects(effects)
+    if effects is None:
+        return None
+    encoded = encode_effects(effects)
+    # The rest of its session must wait: who goes on is decided outside.
+    return encoded if effects.failure is None else FailedResult(encoded)

@@ -58,13 +58,13 @@ from lazaretto.isolation.system import (
     read_all,
     release_signals,
 )
-from lazaretto.isolation.verdict import RESULT_TOO_LARGE
+from lazaretto.isolation.verdict import RESULT_TOO_LARGE, FailedResult
 from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, Failure, failure_of
 
 Function = Callable[[Any], bytes | None]
 
 #: Kinds of records. NOTHING: it returned None, which is told only where items run at the same time.
-RESULT, ERROR, MEMORY, TIMEOUT, NOTHING = 1, 2, 3, 4, 5
+RESULT, ERROR, MEMORY, TIMEOUT, NOTHING, FAILED_RESULT = 1, 2, 3, 4, 5, 6
 #: Notices of the template to the parent: a byte, then a number. READY: pid, negative if no fork replaces
 #: it. DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
 #: The runner has no part in them, and tells by the control page alone: its pipe only wakes the parent.
@@ -393,7 +393,7 @@ class Child:
                 "for a handler this counts everything that it sends and executes for one message"
             )
             return index, ERROR, _encode(ItemFailure(RESULT_TOO_LARGE, text, ended=_now()))
-        return index, RESULT, result
+        return index, FAILED_RESULT if isinstance(result, FailedResult) else RESULT, result
 
     def _limit_memory(self) -> None:
         memory = self._start.memory

@@ -51,8 +51,8 @@ def read_ended(numbers: memoryview, records: Segment, count: int) -> dict[int, V
 
 
 def _verdict(kind: int, payload: bytes) -> Verdict:
-    if kind == RESULT:
-        return Verdict(Status.DONE, payload)
+    if kind in (RESULT, child.FAILED_RESULT):
+        return Verdict(Status.DONE, payload, failed=kind != RESULT)
     if kind == child.NOTHING:
         return DONE
     if kind not in _STATUSES:

@@ -156,7 +156,8 @@ class Sandbox(Closing):
     ) -> None:
         """Start a batch and return at once; `collect` waits for it.
 
-        `stop_on_failure`: run nothing after the first item that is not DONE. `sizes`: about how many bytes
+        `stop_on_failure`: run nothing after the first item that is not DONE, or whose result is a
+        FailedResult. `sizes`: about how many bytes
         each item has, if they are tuples.
         """
         self._refuse_closed()
@@ -180,7 +181,7 @@ class Sandbox(Closing):
             verdicts += found
             self._base += len(found)
             over = is_over is not None and is_over(found)
-            failed = self._stop_on_failure and any(v.status is not Status.DONE for v in found)
+            failed = self._stop_on_failure and any(v.failed or v.status is not Status.DONE for v in found)
             if over or failed or self._stopped:
                 self._count = 0
             else:

@@ -14,6 +14,10 @@ RESULT_TOO_LARGE = "ResultTooLarge"
 STOPPED = "Stopped"
 
 
+class FailedResult(bytes):
+    """What a function returns for an item that has failed, as far as `stop_on_failure` is concerned."""
+
+
 class Status(enum.Enum):
     """How an item ended."""
 
@@ -37,7 +41,7 @@ class Verdict(msgspec.Struct, frozen=True):
     `result`: what the function returned. `error_type`, `error_message` and `stack`: of the error, for
     a timeout with the stack of the line that hung, for a crash with that of the interpreter.
     `elapsed`: seconds, if its process died. `site`: where an error came from. `ended`: when it raised, in
-    nanoseconds since 1970.
+    nanoseconds since 1970. `failed`: the result is a FailedResult.
     """
 
     status: Status
@@ -50,6 +54,7 @@ class Verdict(msgspec.Struct, frozen=True):
     elapsed: float = 0.0
     site: str | None = None
     ended: int | None = None
+    failed: bool = False
 
 
 DONE = Verdict(Status.DONE)

@@ -10,6 +10,7 @@ from typing import Any
 from lazaretto.errors import InvalidMessage, TransactionError
 from lazaretto.host.context import Effects, decode_effects, encode_effects
 from lazaretto.host.handler_calls import SandboxSetup
+from lazaretto.isolation import FailedResult
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.traces import within
@@ -66,14 +67,12 @@ class HandlerSetup(SandboxSetup):
             elif held >= MOST_HELD:
                 return LATER
             effects, result = run(item)
-            if item[IN_ORDER] and effects is not None and effects.failure is not None:
-                # The rest of its session must wait: who goes on is decided outside.
-                held = MOST_HELD
             if effects is None and result is None:
                 return None
             packed = pack_result(effects, result)
             held += len(packed)
-            return packed
+            # The rest of its session must wait: who goes on is decided outside.
+            return packed if effects is None or effects.failure is None else FailedResult(packed)
 
         return run_item
 

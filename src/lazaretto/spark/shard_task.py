@@ -251,7 +251,7 @@ class ShardTask:
                     ends.append((ended_with(effects), result))
                 else:
                     ends.append((ended_of(verdict), None))
-            return held >= MOST_HELD or (in_order and bool(ends) and _has_failed(ends[-1]))
+            return held >= MOST_HELD
 
         self._sandbox.run(as_batch(items), stop_on_failure=in_order, sizes=sizes, is_over=is_over)
         return ends

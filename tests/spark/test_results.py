@@ -40,7 +40,7 @@ def added(schema: pa.Schema, rows: Any) -> tuple[list[dict[str, Any]], dict[int,
     if isinstance(rows, pa.RecordBatch):
         wrong = results.add_batch(range(rows.num_rows), rows)
     else:
-        wrong = results.add(range(len(rows)), rows)
+        wrong = results.add(range(len(rows)), rows, [None] * len(rows))
     results.close()
     return sink.rows, {place: failure.message or "" for place, failure in wrong.items()}
 

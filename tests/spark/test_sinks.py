@@ -17,7 +17,6 @@ import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import Row
 from servers import new_store
 
 from lazaretto import Broker, InvalidOption, Message
@@ -29,6 +28,8 @@ from lazaretto.spark.pipeline import _bring_up_to_date
 from lazaretto.spark.results import ParquetResults, ResultOwner, Results
 from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import parse
+
+from .driver import Told
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning"
@@ -341,19 +342,6 @@ def test_a_table_that_does_not_fit_is_refused(kind: str, text: str, tmp_path: Pa
             place.new().owned_by(owner).prepared(pa.schema([*SCHEMA, ("claim", pa.int64())]))
 
 
-class Told:
-    """What tasks tell of a shard, as Spark gives it to the sink."""
-
-    def __init__(self, **told: Any) -> None:
-        self._row = Row(**dict.fromkeys(("origins", "began", "ended")), queue="work", rows=1, **told)
-
-    def select(self, *names: str) -> Told:
-        return self
-
-    def collect(self) -> list[Row]:
-        return [self._row]
-
-
 def take(consumer: ClaimConsumer, sink: Any, claim: int) -> Told:
     """Take a claim of one message and stage that it is completed, with a result; return what is told."""
     assert consumer.take(claim - 1, max_rows=1) == claim
@@ -361,7 +349,8 @@ def take(consumer: ClaimConsumer, sink: Any, claim: int) -> Told:
     stage = f"stage{claim}"
     write(sink, claim, stage, claim)
     consumer.stage(stage, staged_rows(shard.token, [shard.first], [], {}))
-    return Told(claim=claim, epoch=consumer.epoch, shard=shard.token, stage=stage)
+    row = dict.fromkeys(("origins", "began", "ended")) | {"queue": "work", "rows": 1}
+    return Told([row | {"claim": claim, "epoch": consumer.epoch, "shard": shard.token, "stage": stage}])
 
 
 def test_a_claim_that_was_settled_just_before_a_driver_took_over_is_published(

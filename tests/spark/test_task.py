@@ -68,9 +68,9 @@ def test_large_results_are_held_a_part_at_a_time(
     held: list[int] = []
     add = Results.add
 
-    def note(self: Results, numbers: Any, results: Any) -> Any:
+    def note(self: Results, numbers: Any, results: Any, sessions: Any) -> Any:
         held.append(sum(len(result["text"]) for result in results))
-        return add(self, numbers, results)
+        return add(self, numbers, results, sessions)
 
     monkeypatch.setattr(Results, "add", note)
     settings = TaskSettings(
@@ -110,9 +110,9 @@ def test_a_sandbox_that_is_replaced_runs_each_message_once(
     held: list[int] = []
     add = Results.add
 
-    def note(self: Results, numbers: Any, results: Any) -> Any:
+    def note(self: Results, numbers: Any, results: Any, sessions: Any) -> Any:
         held.append(sum(len(result["text"]) for result in results))
-        return add(self, numbers, results)
+        return add(self, numbers, results, sessions)
 
     def write(message: Any) -> Any:
         with runs.open("a") as file:
@@ -137,6 +137,38 @@ def test_a_sandbox_that_is_replaced_runs_each_message_once(
     behind = {*range(28, 46, 3)} if sessions else set()
     assert [int(line) for line in runs.read_text().split()] == [n for n in range(1, 46) if n not in behind]
     assert max(held) <= MOST_HELD + 2 * MIB
+
+
+def tell(message: Any) -> Any:
+    return {"text": 5 if message.body == b"misfit" else "good"}
+
+
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+@pytest.mark.parametrize("sessions", [0, 3])
+def test_a_session_waits_behind_a_result_that_does_not_fit(
+    tmp_path: Path, isolation: str, sessions: int
+) -> None:
+    settings = TaskSettings(
+        options=SparkOptions(store="x", queue="work"),
+        setup=HandlerSetup(Handler("work", tell)),
+        limits=SandboxOptions(),
+        inline=isolation == "inline",
+        results=ParquetResults(str(tmp_path)),
+        schema=SCHEMA.serialize().to_pybytes(),
+        breaker=None,
+    )
+    task = ShardTask(settings, 1, 0, 1, 0, None)
+    task.run(batch_of([b"1", b"2", b"3", b"misfit", b"5", b"6", b"misfit", b"8", b"9", b"10"], sessions))
+    staged = task.finish()
+    assert settings.results is not None
+    cast(ParquetResults, settings.results).publish(1, [task.stage])
+    outcomes = {row.key: row.outcome for row in staged.others}
+    rest = {7: "released", 10: "released"} if sessions else {7: "failed"}
+    assert outcomes == {4: "failed", **rest}
+    done = [n for n in range(1, 11) if n not in outcomes]
+    assert staged.completed_keys() == done
+    (file,) = tmp_path.glob("claim=*/part-*")
+    assert pq.read_table(file, partitioning=None).column("sequence_number").to_pylist() == done
 
 
 def test_a_batch_is_taken_in_parts_of_bounded_bytes() -> None:

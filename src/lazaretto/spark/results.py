@@ -341,8 +341,13 @@ class Results:
             return None
         return cls(sink, pa.ipc.read_schema(pa.py_buffer(schema)), claim, shard, stage)
 
-    def add(self, numbers: Sequence[int], results: Sequence[Any]) -> dict[int, Failure]:
-        """Add results of messages; return the failures of those that do not fit the schema, by position."""
+    def add(
+        self, numbers: Sequence[int], results: Sequence[Any], sessions: Sequence[str | None]
+    ) -> dict[int, Failure]:
+        """Add results of messages; return the failures of those that do not fit the schema, by position.
+
+        Of a session, those behind such a one are not added.
+        """
         if not numbers:
             return {}
         wrong: dict[int, Failure] = {}
@@ -350,7 +355,13 @@ class Results:
             found = self._array(results)
         except _MISFITS:
             wrong = self._which(results)
-            good = [index for index in range(len(results)) if index not in wrong]
+            held: set[str | None] = set()
+            good = []
+            for index, session in enumerate(sessions):
+                if index in wrong:
+                    held.add(session)
+                elif session is None or session not in held:
+                    good.append(index)
             numbers = [numbers[index] for index in good]
             found = self._array([results[index] for index in good])
         self._keep(numbers, found)

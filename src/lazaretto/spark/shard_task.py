@@ -274,9 +274,13 @@ class ShardTask:
     def _keep(
         self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
     ) -> None:
-        wrong = self._add_results(keys, ends)
+        wrong = self._add_results(keys, ends, sessions)
         for index, (ended, _result) in enumerate(ends):
             key, settlement = keys[index], ended.settlement
+            if sessions[index] in self._failed_sessions:
+                # It ran behind one whose result does not fit, and must wait as behind any other failure.
+                self._others.append(StagedRow(key, Outcome.RELEASED.value))
+                continue
             if index in wrong:
                 settlement = Settlement(Outcome.FAILED, wrong[index])
                 ended = Ended(settlement)
@@ -300,7 +304,9 @@ class ShardTask:
                 f"({last.type}: {shorten(last.message or '', 200)})"
             )
 
-    def _add_results(self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]]) -> dict[int, Failure]:
+    def _add_results(
+        self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
+    ) -> dict[int, Failure]:
         """Keep the results of messages that were completed; return those that do not fit the schema."""
         if self._results is None:
             return {}
@@ -310,7 +316,8 @@ class ShardTask:
             for index, (ended, result) in enumerate(ends)
             if result is not None and ended.settlement.outcome is Outcome.COMPLETED
         ]
-        wrong = self._results.add([keys[i] & LAST_SEQUENCE for i in at], [ends[i][1] for i in at])
+        numbers = [keys[i] & LAST_SEQUENCE for i in at]
+        wrong = self._results.add(numbers, [ends[i][1] for i in at], [sessions[i] for i in at])
         self._seconds["results"] += time.monotonic() - begun
         return {at[index]: failure for index, failure in wrong.items()}
 

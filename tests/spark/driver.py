@@ -13,7 +13,8 @@ from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.host import Handler
 from lazaretto.spark.columns import SHARDS
-from lazaretto.spark.results import ParquetResults, ResultOwner, Sink
+from lazaretto.spark.parquet_results import ParquetResults
+from lazaretto.spark.results import ResultOwner, Sink
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.shard_task import TaskSettings

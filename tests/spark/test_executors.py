@@ -29,8 +29,9 @@ from lazaretto.host import Handler
 from lazaretto.spark import DeltaResults, executors, process, spark_session
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.packed_code import _needed, pack_code, pack_environment, settings_for
+from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import _extras
-from lazaretto.spark.results import ParquetResults, ResultOwner
+from lazaretto.spark.results import ResultOwner
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.source_options import parse

@@ -27,8 +27,8 @@ from lazaretto import (
     StoreNotFound,
 )
 from lazaretto.spark import process
+from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import refuse_remote, refuse_speculation
-from lazaretto.spark.results import ParquetResults
 from lazaretto.traces import MOST_LINKS
 
 from .acts import act

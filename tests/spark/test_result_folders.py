@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from lazaretto import InvalidOption
-from lazaretto.spark import results
-from lazaretto.spark.results import ParquetResults, ResultOwner
+from lazaretto.spark import parquet_results
+from lazaretto.spark.parquet_results import ParquetResults
+from lazaretto.spark.results import ResultOwner
 
 ONE, OTHER = (ResultOwner("shop.db", "orders", name, number) for number, name in enumerate(("one", "other")))
 
@@ -27,7 +28,7 @@ def begun(folder: Path, owner: ResultOwner) -> str:
 
 
 def test_of_two_that_come_at_once_one_has_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = results._names
+    names = parquet_results._names
     together = threading.Barrier(2, timeout=60)
     looks: Counter[int] = Counter()
 
@@ -41,7 +42,7 @@ def test_of_two_that_come_at_once_one_has_the_folder(tmp_path: Path, monkeypatch
         together.wait()
         return found
 
-    monkeypatch.setattr(results, "_names", look)
+    monkeypatch.setattr(parquet_results, "_names", look)
     with ThreadPoolExecutor(2) as threads:
         found = sorted(threads.map(begun, [tmp_path, tmp_path], [ONE, OTHER]))
     assert found == ["another", "own"]
@@ -66,21 +67,21 @@ def test_one_that_gives_way_leaves_the_folder_to_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ParquetResults(str(tmp_path)).owned_by(OTHER)
-    names = results._names
+    names = parquet_results._names
 
     def look(*where: Any) -> list[str]:
         found = names(*where)
-        monkeypatch.setattr(results, "_names", names)
+        monkeypatch.setattr(parquet_results, "_names", names)
         (tmp_path / "_lazaretto" / f"{OTHER.key}.json").unlink()
         return found
 
-    monkeypatch.setattr(results, "_names", look)
+    monkeypatch.setattr(parquet_results, "_names", look)
     assert begun(tmp_path, ONE) == "own"
     assert begun(tmp_path, OTHER) == "another"
 
 
 def test_a_file_that_names_no_owner_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(results, "_PAUSE", 0.0)
+    monkeypatch.setattr(parquet_results, "_PAUSE", 0.0)
     (tmp_path / "_lazaretto").mkdir()
     (tmp_path / "_lazaretto" / f"{OTHER.key}.json").touch()
     assert begun(tmp_path, ONE) == "nobody"

@@ -24,8 +24,9 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark import DatabaseResults, DeltaResults, IcebergResults, process
 from lazaretto.spark.outage import Outage
+from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import _bring_up_to_date
-from lazaretto.spark.results import ParquetResults, ResultOwner, Results
+from lazaretto.spark.results import ResultOwner, Results
 from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import parse
 

@@ -23,7 +23,8 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once, schema_of, shard_query
-from lazaretto.spark.results import ParquetResults, Results
+from lazaretto.spark.parquet_results import ParquetResults
+from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
 from lazaretto.spark.shard_task import ShardTask, TaskSettings, bounded
 from lazaretto.spark.source_options import SparkOptions

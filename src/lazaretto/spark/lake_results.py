@@ -13,7 +13,8 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
-from lazaretto.spark.results import FilePart, ResultOwner, ResultPart, absolute_root
+from lazaretto.spark.parquet_results import FilePart, absolute_root
+from lazaretto.spark.results import ResultOwner, ResultPart
 
 #: How often a commit is tried again that others were faster than.
 _TRIES = 20

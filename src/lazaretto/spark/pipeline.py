@@ -26,8 +26,9 @@ from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
 from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.executors import check_executors, is_cluster
+from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.property_columns import property_columns
-from lazaretto.spark.results import ParquetResults, ResultOwner, Sink, owned, prepared, publishing
+from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.session import refuse_connect

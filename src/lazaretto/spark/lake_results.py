@@ -80,7 +80,7 @@ class _TableFiles:
             )
         return pa.schema([number, pa.field("claim", pa.int64()), *others])
 
-    def _files(self) -> tuple[pyarrow.fs.FileSystem, str]:
+    def file_system(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """Return the file system, and the table's folder there with a slash at its end, if it has a name."""
         if "://" in self.root:
             files, root = pyarrow.fs.FileSystem.from_uri(self.root)
@@ -90,7 +90,7 @@ class _TableFiles:
 
     def _place(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str, str]:
         """Return where a claim's files are: the file system, the table's folder, and theirs within it."""
-        return *self._files(), f"{_FOLDER}/{self.name}/{claim:010}"
+        return *self.file_system(), f"{_FOLDER}/{self.name}/{claim:010}"
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
         """Return a file of which the table knows nothing yet."""
@@ -129,9 +129,9 @@ class DeltaResults(_TableFiles):
         super().__init__(root)
         self._storage = None if storage_options is None else dict(storage_options)
 
-    def _files(self) -> tuple[pyarrow.fs.FileSystem, str]:
+    def file_system(self) -> tuple[pyarrow.fs.FileSystem, str]:
         if self._storage is None:
-            return super()._files()
+            return super().file_system()
         # The library's own, for what the user has told it.
         handler = _library("deltalake.fs", "delta").DeltaStorageHandler(self.root, self._storage)
         return pyarrow.fs.PyFileSystem(handler), ""
@@ -222,7 +222,7 @@ class IcebergResults(_TableFiles):
         scheme, place, path = kind.parse_location(location, self._io)
         return kind(self._io).fs_by_scheme(scheme, place), path
 
-    def _files(self) -> tuple[pyarrow.fs.FileSystem, str]:
+    def file_system(self) -> tuple[pyarrow.fs.FileSystem, str]:
         files, root = self._at(self.root)
         return files, f"{root}/"
 

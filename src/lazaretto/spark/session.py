@@ -48,8 +48,8 @@ _NO_CONNECT = (
     "use a session with spark.master, or spark-submit"
 )
 _OF_ONE_MACHINE = ("spark.driver.host", "spark.driver.bindAddress")
-#: What a Java that runs takes no more.
-_AT_THE_START = ("spark.driver.memory", _JAVA)
+#: How those settings begin that a Spark which runs still takes.
+_OF_SQL = "spark.sql."
 #: Names the module that starts Python workers. Only where it is found: else no worker would start.
 _DAEMON = "spark.python.daemon.module"
 
@@ -70,21 +70,10 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
         raise InvalidOption(f"expected the environment variable {missing[0]} to be set, but it is not")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    runs = "PYSPARK_GATEWAY_PORT" in os.environ or SparkContext._active_spark_context is not None
-    wanted = dict(settings)
-    said = {**settings, **_started_with()} if runs else settings
-    for name, value in SETTINGS.items():
-        # Executors elsewhere must reach the driver.
-        apart = name in _OF_ONE_MACHINE and is_cluster(said.get("spark.master", SETTINGS["spark.master"]))
-        if name not in said and not apart and not (runs and name in _AT_THE_START):
-            wanted[name] = value
-    if not runs:
-        java = find_java()
-        os.environ["JAVA_HOME"] = str(java.home)
-        if _JAVA not in settings:
-            wanted[_JAVA] += java_options(java)
-        if not is_cluster(wanted["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
-            wanted.setdefault(_DAEMON, daemon.__name__)
+    if "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None:
+        wanted = {**_missing_of(settings), **settings}
+    else:
+        wanted = _of_new_java(settings)
     builder = SparkSession.builder
     for name, value in wanted.items():
         builder = builder.config(name, value)
@@ -103,12 +92,28 @@ def _refuse_remote(settings: Mapping[str, str]) -> None:
         raise NotAllowed(_NO_CONNECT)
 
 
-def _started_with() -> dict[str, str]:
-    """Return the settings of the Spark that runs, or that spark-submit has started."""
-    if SparkContext._active_spark_context is not None:
-        return dict(SparkContext._active_spark_context.getConf().getAll())
-    SparkContext._ensure_initialized()
-    return dict(SparkConf().getAll())
+def _missing_of(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return what Spark, which runs or was started by spark-submit, has not been told and takes yet."""
+    context = SparkContext.getOrCreate(SparkConf().setAll([*settings.items()]))
+    said = dict(context.getConf().getAll())
+    return {name: value for name, value in SETTINGS.items() if name.startswith(_OF_SQL) and name not in said}
+
+
+def _of_new_java(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return all settings of a Spark that is to be started. Raises JavaNotFound."""
+    wanted = {**SETTINGS, **settings}
+    if is_cluster(wanted["spark.master"]):
+        # Executors elsewhere must reach the driver.
+        for name in _OF_ONE_MACHINE:
+            if name not in settings:
+                del wanted[name]
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
+    if _JAVA not in settings:
+        wanted[_JAVA] += java_options(java)
+    if not is_cluster(wanted["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
+        wanted.setdefault(_DAEMON, daemon.__name__)
+    return wanted
 
 
 def refuse_connect(source: SparkSession | DataFrame) -> None:

@@ -22,12 +22,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("url", mark.args if mark else ("sqlite", "postgres"), indirect=True)
 
 
+def open_sockets() -> list[socket.socket]:
+    found = (one for one in gc.get_objects() if issubclass(type(one), socket.socket))
+    return [one for one in found if one.fileno() != -1]
+
+
 @pytest.fixture(autouse=True)
 def sockets_of_clients() -> Iterator[None]:
     """Close the sockets that the SDK leaves open when its server has gone, lest another test is blamed."""
+    # Not those of whatever else runs in this process, such as Spark.
+    before = open_sockets()
+    known = set(map(id, before))
     yield
-    for one in gc.get_objects():
-        if issubclass(type(one), socket.socket) and one.fileno() != -1:
+    for one in open_sockets():
+        if id(one) not in known:
             one.close()
 
 

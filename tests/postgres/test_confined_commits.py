@@ -294,7 +294,7 @@ def test_a_claim_on_another_server_starts_from_its_first_message(
     # As the server was that is gone.
     store._memory.cursors[queue.queue_id] = lower_bound(queue.queue_id) + 3
     with psycopg.connect(postgres.url, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(%s, 5000)", (store._connection.pid,))
+        connection.execute("SELECT pg_terminate_backend(%s, 60000)", (store._connection.pid,))
     assert consumer.take(0) == 1
     assert sum(shard.rows for _, shard in consumer.shards(0, 1)) == 5
 

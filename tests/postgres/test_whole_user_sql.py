@@ -172,7 +172,7 @@ def test_a_session_that_ends_in_the_middle_commits_nothing(hosts: tuple[Broker, 
         (pid,) = tx.execute("SELECT pg_backend_pid()").fetchone()
         tx.execute(ledger, (1, b"x"))
         tx.send("other", Message(b"y"))
-        ending.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
+        ending.execute("SELECT pg_terminate_backend(%s, 60000)", (pid,))
     assert rows(one) == []
     assert one.queue("other").counts.total == 0
     (again,) = other.receiver("work").receive(1)

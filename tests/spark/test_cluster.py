@@ -308,7 +308,8 @@ def test_executors_come_and_go_as_spark_likes(broker: Broker, url: str, tmp_path
     removed = [event["Removed Reason"] for event in job.events("SparkListenerExecutorRemoved")]
     assert sum("killed by driver" in reason for reason in removed) >= 2, removed
     assert any("137" in reason for reason in removed), removed
-    assert len(job.events("SparkListenerExecutorAdded")) == len(removed) >= 3
+    # One that comes when the driver is about to end is not removed any more.
+    assert len(job.events("SparkListenerExecutorAdded")) >= len(removed) >= 3
 
 
 @of_soak

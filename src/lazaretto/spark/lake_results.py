@@ -13,7 +13,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
-from lazaretto.spark.parquet_results import FilePart, absolute_root
+from lazaretto.spark.parquet_results import FilePart, absolute_root, file_system_of
 from lazaretto.spark.results import ResultOwner, ResultPart
 
 #: How often a commit is tried again that others were faster than.
@@ -82,10 +82,7 @@ class _TableFiles:
 
     def file_system(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """Return the file system, and the table's folder there with a slash at its end, if it has a name."""
-        if "://" in self.root:
-            files, root = pyarrow.fs.FileSystem.from_uri(self.root)
-        else:
-            files, root = pyarrow.fs.LocalFileSystem(), self.root
+        files, root = file_system_of(self.root)
         return files, f"{root}/"
 
     def _place(self, claim: int) -> tuple[pyarrow.fs.FileSystem, str, str]:

@@ -30,6 +30,14 @@ def absolute_root(root: str) -> str:
     return root if "://" in root else str(Path(root).absolute())
 
 
+def file_system_of(root: str) -> tuple[pyarrow.fs.FileSystem, str]:
+    """Return the file system of a path or URI, and the path there."""
+    if "://" in root:
+        found: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(root)
+        return found
+    return pyarrow.fs.LocalFileSystem(), root
+
+
 class ParquetResults:
     """A folder, or URI, of Parquet files: one for each shard of each claim. File systems are Arrow's.
 
@@ -88,10 +96,7 @@ class ParquetResults:
         )
 
     def _place(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        if "://" in self._root:
-            files, path = pyarrow.fs.FileSystem.from_uri(self._root)
-        else:
-            files, path = pyarrow.fs.LocalFileSystem(), self._root
+        files, path = file_system_of(self._root)
         return files, path.rstrip("/")
 
     def is_seen(self) -> bool:

@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 import pyarrow as pa
@@ -61,11 +61,25 @@ def grow(message: Any) -> Any:
     return {"text": "x" * int(message.body)}
 
 
-@pytest.mark.parametrize("sessions", [0, 3])
-@pytest.mark.parametrize("isolation", ["process", "inline"])
-def test_large_results_are_held_a_part_at_a_time(
-    tmp_path: Path, isolation: str, sessions: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def task_of(
+    function: Any, folder: Path, *, inline: bool = False, refork_every: int | None = None
+) -> tuple[ShardTask, ParquetResults]:
+    """Return a task that runs a function, and where its results go."""
+    results = ParquetResults(str(folder))
+    settings = TaskSettings(
+        options=SparkOptions(store="x", queue="work"),
+        setup=HandlerSetup(Handler("work", function)),
+        limits=SandboxOptions(refork_every=refork_every),
+        inline=inline,
+        results=results,
+        schema=SCHEMA.serialize().to_pybytes(),
+        breaker=None,
+    )
+    return ShardTask(settings, 1, 0, 1, 0, None), results
+
+
+def note_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list to which the bytes of results are added that are held at once."""
     held: list[int] = []
     add = Results.add
 
@@ -74,21 +88,20 @@ def test_large_results_are_held_a_part_at_a_time(
         return add(self, numbers, results, sessions)
 
     monkeypatch.setattr(Results, "add", note)
-    settings = TaskSettings(
-        options=SparkOptions(store="x", queue="work"),
-        setup=HandlerSetup(Handler("work", grow)),
-        limits=SandboxOptions(),
-        inline=isolation == "inline",
-        results=ParquetResults(str(tmp_path)),
-        schema=SCHEMA.serialize().to_pybytes(),
-        breaker=None,
-    )
+    return held
+
+
+@pytest.mark.parametrize("sessions", [0, 3])
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_large_results_are_held_a_part_at_a_time(
+    tmp_path: Path, isolation: str, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = note_held(monkeypatch)
+    task, results = task_of(grow, tmp_path, inline=isolation == "inline")
     bodies = [b"%d" % MIB] * 50 + [b"raise"] + [b"1"] * 30
-    task = ShardTask(settings, 1, 0, 1, 0, None)
     task.run(batch_of(bodies, sessions))
     staged = task.finish()
-    assert settings.results is not None
-    cast(ParquetResults, settings.results).publish(1, [task.stage])
+    results.publish(1, [task.stage])
     done = staged.completed_keys()
     # Message 51 fails, and the rest of its session is left.
     left = {51, *range(51, 82, 3)} if sessions else {51}
@@ -108,12 +121,7 @@ def test_a_sandbox_that_is_replaced_runs_each_message_once(
 ) -> None:
     """What is left for later, for want of room or behind a failure, is left by the next process too."""
     runs = tmp_path / "runs"
-    held: list[int] = []
-    add = Results.add
-
-    def note(self: Results, numbers: Any, results: Any, sessions: Any) -> Any:
-        held.append(sum(len(result["text"]) for result in results))
-        return add(self, numbers, results, sessions)
+    held = note_held(monkeypatch)
 
     def write(message: Any) -> Any:
         with runs.open("a") as file:
@@ -122,17 +130,7 @@ def test_a_sandbox_that_is_replaced_runs_each_message_once(
             raise InvalidMessage("no")
         return {"text": "x" * int(message.body)}
 
-    monkeypatch.setattr(Results, "add", note)
-    settings = TaskSettings(
-        options=SparkOptions(store="x", queue="work"),
-        setup=HandlerSetup(Handler("work", write)),
-        limits=SandboxOptions(refork_every=refork_every),
-        inline=False,
-        results=ParquetResults(str(tmp_path / "results")),
-        schema=SCHEMA.serialize().to_pybytes(),
-        breaker=None,
-    )
-    task = ShardTask(settings, 1, 0, 1, 0, None)
+    task, _ = task_of(write, tmp_path / "results", refork_every=refork_every)
     task.run(batch_of([b"%d" % (2 * MIB)] * 24 + [b"invalid"] + [b"1"] * 20, sessions))
     task.finish()
     behind = {*range(28, 46, 3)} if sessions else set()
@@ -149,20 +147,10 @@ def tell(message: Any) -> Any:
 def test_a_session_waits_behind_a_result_that_does_not_fit(
     tmp_path: Path, isolation: str, sessions: int
 ) -> None:
-    settings = TaskSettings(
-        options=SparkOptions(store="x", queue="work"),
-        setup=HandlerSetup(Handler("work", tell)),
-        limits=SandboxOptions(),
-        inline=isolation == "inline",
-        results=ParquetResults(str(tmp_path)),
-        schema=SCHEMA.serialize().to_pybytes(),
-        breaker=None,
-    )
-    task = ShardTask(settings, 1, 0, 1, 0, None)
+    task, results = task_of(tell, tmp_path, inline=isolation == "inline")
     task.run(batch_of([b"1", b"2", b"3", b"misfit", b"5", b"6", b"misfit", b"8", b"9", b"10"], sessions))
     staged = task.finish()
-    assert settings.results is not None
-    cast(ParquetResults, settings.results).publish(1, [task.stage])
+    results.publish(1, [task.stage])
     outcomes = {row.key: row.outcome for row in staged.others}
     rest = {7: "released", 10: "released"} if sessions else {7: "failed"}
     assert outcomes == {4: "failed", **rest}

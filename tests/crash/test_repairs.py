@@ -214,7 +214,7 @@ def test_connections_that_are_cut(postgres: Server) -> None:
                 while process.returncode is None and done < cuts:
                     time.sleep(draw.uniform(0.0, 0.03))
                     operator.execute(
-                        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                         "WHERE application_name = 'lazaretto'"
                     )
                     done += 1

@@ -202,6 +202,18 @@ class TestFailures:
                 load.wait_for(50)
         load.check(url)
 
+    def test_queries_on_connections_that_are_ended(self, postgres: Server, url: str) -> None:
+        with lazaretto.connect(url) as broker, psycopg.connect(postgres.url, autocommit=True) as operator:
+            broker.create_queue("work")
+            broker.sender("work").send(Message(b"1"))
+            for query in (broker._store.mark_of_commits, lambda: broker.peek("work")):
+                assert query()
+                operator.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                    "WHERE application_name = 'lazaretto'"
+                )
+                assert query()
+
     def test_a_server_that_falls_over_and_comes_back(self) -> None:
         server = start()
         try:

@@ -97,10 +97,14 @@ class SideCommits(SqlStore):
         return done
 
     @contextmanager
-    def _lent(self, begin: Callable[[PgConnection], T]) -> Iterator[tuple[PgConnection, T]]:
-        """Lend a connection on which a transaction has been begun, with what `begin` returned."""
-        # What cannot be done here is done by the writer, which waits for a server that is away.
-        connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin), waits=False)
+    def _lent(
+        self, begin: Callable[[PgConnection], T], *, waits: bool = True
+    ) -> Iterator[tuple[PgConnection, T]]:
+        """Lend a connection on which a transaction has been begun, with what `begin` returned.
+
+        `waits`: for a server that is away, and with a new connection for one that the server has ended.
+        """
+        connection, begun = self._patience.begin(lambda: self._readers.borrow_with(begin), waits=waits)
         try:
             yield connection, begun
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -119,8 +120,10 @@ class PostgresStore(SideCommits):
         self._readers = Readers(conninfo, self._lock_timeout, self._closed)
         self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._readers)
         self._patience = Patience(busy, where, self._closed, self._upkeep)
+        # What it cannot do is done by the writer, which waits.
+        lend = partial(self._lent, waits=False)
         self._confined = ConfinedCommits(
-            self._commits, Settings(connection, self.dialect), self._lent, self._confined_transaction
+            self._commits, Settings(connection, self.dialect), lend, self._confined_transaction
         )
         self._listener: Listener | None = None
         #: Whether something that was written comes due soon.

@@ -14,7 +14,7 @@ import msgspec
 
 from lazaretto.engine.claims.attach_drivers import Attach
 from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims, require_claims
-from lazaretto.engine.claims.end_claims import LAST_CLAIM, ClaimSummary, summary_of
+from lazaretto.engine.claims.end_claims import LAST_CLAIM, ClaimSummary, RemoveCompleted, summary_of
 from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, StartShard
 from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
@@ -37,6 +37,7 @@ from lazaretto.store.contract.claim_contract import (
     MOST_ROWS,
     MOST_SHARDS,
     OPEN,
+    SETTLED,
     ClaimRecord,
     ShardRecord,
 )
@@ -180,9 +181,22 @@ class ClaimConsumer:
         """Keep what a task has done under a name, until the claim is settled."""
         self._store.run(Stage(self.path, self.name, self.epoch, stage, rows))
 
-    def settle(self, numbers: Sequence[int], stages: Sequence[str]) -> list[ClaimSummary]:
-        """Settle claims with their staged outcomes; skip those already settled."""
-        return self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
+    def settle(
+        self, numbers: Sequence[int], stages: Sequence[str], *, removes: bool = True
+    ) -> list[ClaimSummary]:
+        """Settle claims with their staged outcomes; skip those already settled.
+
+        `removes`: False: what is completed of large claims stays locked until `remove_completed`.
+        """
+        summaries = self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
+        if removes:
+            self.remove_completed()
+        return summaries
+
+    def remove_completed(self) -> None:
+        """Remove what settled claims have completed: in several commits, so that others can write."""
+        while self._store.run(RemoveCompleted(self.path, self.name)):
+            pass
 
     def settle_whole(self, number: int, failed: Mapping[int, tuple[Outcome, Failure]]) -> ClaimSummary | None:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
@@ -240,7 +254,7 @@ class ClaimConsumer:
             queue = require_claims(tx, self.path)
             waiting = tx.overview.waiting([queue]).get(queue.queue_id, Waiting())
             claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
-            held = sum(claim.rows for claim in claims if claim.state == OPEN)
+            held = sum(map(_held, claims))
             age = 0 if waiting.oldest is None else max(0, tx.now - waiting.oldest)
             return Lag(max(0, waiting.messages - held), age / 1_000_000)
 
@@ -274,10 +288,19 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
         shards=len(shards),
         reads=max((shard.reads for shard in shards), default=0),
         created=to_datetime(claim.created),
-        lease_until=None if claim.lease_until is None else to_datetime(claim.lease_until),
+        lease_until=to_datetime(claim.lease_until)
+        if claim.lease_until is not None and claim.state == OPEN
+        else None,
         ended=None if claim.ended is None else to_datetime(claim.ended),
         outcomes=summary_of(claim).outcomes,
     )
+
+
+def _held(claim: ClaimRecord) -> int:
+    """Return how many messages a claim holds, or has completed and not yet removed."""
+    if claim.state == SETTLED and claim.lease_until is not None:
+        return summary_of(claim).outcomes.get("completed", 0)
+    return claim.rows if claim.state == OPEN else 0
 
 
 def _keys_of(shard: ShardRecord, tx: Transaction) -> list[int]:

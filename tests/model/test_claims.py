@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from servers import Server, new_store
 
+from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.store.sql import rate_log
 
 from .claimants import run
@@ -26,6 +27,13 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     must not depend on the clock.
     """
     monkeypatch.setattr(rate_log, "_EVERY", 3_600.0)
+
+
+@pytest.fixture(autouse=True)
+def _in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have small claims removed like large ones: by later commits, a few messages each."""
+    monkeypatch.setattr(settle_claims, "_MANY", 1)
+    monkeypatch.setattr(end_claims, "AT_ONCE", 2)
 
 
 @pytest.fixture(autouse=True)

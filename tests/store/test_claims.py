@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import lazaretto
@@ -10,6 +12,7 @@ from lazaretto import (
     ClaimFenced,
     Disposition,
     EntityError,
+    EntityNotFound,
     ManualClock,
     Message,
     MessageNotReceivable,
@@ -21,15 +24,18 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.claims import ClaimConsumer
+from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.timers import Sweep
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Outcome
+from lazaretto.store.addresses import copy_store
 from lazaretto.store.contract.records import FRESH, LOCKED
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres import schema
@@ -860,6 +866,138 @@ class TestRanges:
         attached(broker).take(0)
         broker._store.run(ForgetShards())
         assert broker.check() == ["ranges of no claim: 1"]
+
+
+class TestRemoving:
+    """Large claims are settled in one commit, and what they have completed is removed by later ones."""
+
+    @pytest.fixture(autouse=True)
+    def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(settle_claims, "_MANY", 3)
+        monkeypatch.setattr(end_claims, "AT_ONCE", 4)
+
+    def settled(self, broker: Broker, count: int = 20, shards: int = 2) -> ClaimConsumer:
+        """Return a consumer with a claim that is settled, and keeps what it has completed."""
+        send(broker, count)
+        consumer = attached(broker)
+        consumer.take(0, shards=shards)
+        ((first, second, *_), *_) = keys_of(broker, consumer, 1)
+        failed = [StagedRow(first, "failed", FAILED), StagedRow(second, "dead_lettered")]
+        stage_all(broker, consumer, 1, *failed)
+        (summary,) = consumer.settle([1], ["a"], removes=False)
+        assert summary.outcomes == {"failed": 1, "dead_lettered": 1, "completed": count - 2}
+        return consumer
+
+    def test_they_stay_locked_until_then(self, broker: Broker, queue: str, connect: Connect) -> None:
+        consumer = self.settled(broker)
+        counts = broker.queue("work").counts
+        assert (counts.active, counts.locked, counts.dead_letter) == (1, 18, 1)
+        assert [m.state for m in broker.peek("work", 30)] == [MessageState.ACTIVE] + [
+            MessageState.LOCKED
+        ] * 18
+        send(broker, 1)
+        assert [m.sequence_number for m in connect().receiver("work").receive(9)] == [1, 21]
+        with pytest.raises(MessageNotReceivable, match="by a claim"):
+            broker.receiver("work").receive_by_number(7)
+        assert (consumer.lag().messages, consumer.take(1), broker.check()) == (2, None, [])
+        store = broker._store
+        left = []
+        while store.run(end_claims.RemoveCompleted(consumer.path, "job")):
+            left.append(broker.queue("work").counts.locked - 2)
+            assert broker.check() == []
+        assert left == [14, 10, 6, 2, 0]
+        assert broker.claims("work")[0].lease_until is None
+        assert stored(broker, "SELECT count(*) FROM lazaretto_claimed_ranges") == [(0,)]
+        assert [m.sequence_number for m in broker.peek("work", 9)] == [1, 21]
+        assert broker.rates("work")[-1].completed == 18
+
+    def test_what_came_too_late_changes_nothing(self, broker: Broker, queue: str) -> None:
+        send(broker, 8)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((_, shard),) = consumer.shards(0, 1)
+        stage_all(broker, consumer, 1)
+        (summary,) = consumer.settle([1], ["a"], removes=False)
+        assert consumer.start(shard.token, "late") is None
+        consumer.stage("b", staged_rows(shard.token, [], [], {}))
+        assert consumer.settle([1], ["b"]) == [summary]
+        assert consumer.revoke() == 0
+        assert broker.queue("work").counts.total == 0
+
+    @pytest.mark.parametrize("comes", ["a driver", "the time"])
+    def test_others_do_it_if_the_driver_dies(
+        self, broker: Broker, queue: str, clock: ManualClock, connect: Connect, comes: str
+    ) -> None:
+        self.settled(broker)
+        other = connect()
+        if comes == "a driver":
+            attached(other)
+        else:
+            clock.advance(29)
+            assert other.receiver("work").receive(9)[0].sequence_number == 1
+            assert other.queue("work").counts.locked == 19
+            clock.advance(2)
+        while other._store.run(Sweep()):
+            pass
+        assert [m.sequence_number for m in other.peek("work", 9)] == [1]
+        assert stored(other, "SELECT count(*) FROM lazaretto_claimed_ranges") == [(0,)]
+        assert other.check() == []
+
+    def test_it_is_trimmed_when_all_are_removed(self, broker: Broker, queue: str) -> None:
+        consumer = self.settled(broker)
+        for left in (1, 0):
+            consumer.trim(1)
+            assert len(broker.claims("work")) == left
+            consumer.remove_completed()
+
+    def test_a_deleted_queue_leaves_none(self, broker: Broker, queue: str, clock: ManualClock) -> None:
+        consumer = self.settled(broker)
+        broker.delete_queue("work")
+        with pytest.raises(EntityNotFound):
+            consumer.remove_completed()
+        clock.advance(60)
+        assert (broker._store.run(Sweep()), broker.check()) == (0, [])
+
+    def test_a_copy_has_none(self, broker: Broker, queue: str, url: str, tmp_path: Path) -> None:
+        self.settled(broker)
+        target = str(tmp_path / "copy.db")
+        copy_store(url, target)
+        with lazaretto.connect(target) as copied:
+            assert [m.sequence_number for m in copied.peek("work", 9)] == [1]
+            assert (copied.queue("work").counts.total, copied.check()) == (2, [])
+
+    def test_sizes_samples_and_large_bodies(self, broker: Broker, queue: str) -> None:
+        broker.update_queue("work", max_size=1 << 30, kept_samples=10)
+        send(broker, 6, body=b"y" * 200_000)
+        consumer = attached(broker)
+        consumer.take(0)
+        with pytest.raises(MessageNotReceivable):
+            # It is locked by itself now, and goes all the same.
+            broker.receiver("work").receive_by_number(3)
+        stage_all(broker, consumer, 1)
+        consumer.settle([1], ["a"])
+        assert stored(broker, "SELECT count(*) FROM lazaretto_bodies") == [(0,)]
+        assert stored(broker, "SELECT size FROM lazaretto_queues WHERE path = 'work'") == [(0,)]
+        assert (broker.queue("work").counts.total, broker.check()) == (0, [])
+        assert send(broker, 1) == [7]
+
+    @pytest.mark.parametrize("why", ["few", "some are not staged", "read twice", "in sessions"])
+    def test_others_are_removed_at_once(self, broker: Broker, why: str) -> None:
+        sessions = 2 if why == "in sessions" else 0
+        broker.create_queue("work", QueueOptions(requires_session=bool(sessions)))
+        send(broker, 2 if why == "few" else 6, sessions=sessions)
+        consumer = attached(broker)
+        consumer.take(0)
+        ((_, shard),) = consumer.shards(0, 1)
+        ((one, *others),) = keys_of(broker, consumer, 1)
+        for _ in range(2 if why == "read twice" else 1):
+            consumer.start(shard.token, "w")
+        completed = others if why == "some are not staged" else [one, *others]
+        consumer.stage("a", staged_rows(shard.token, completed, [], {}))
+        consumer.settle([1], ["a"], removes=False)
+        assert broker.queue("work").counts.locked == 0
+        assert broker.queue("work").counts.total == (why == "some are not staged")
+        assert broker.check() == []
 
 
 @pytest.mark.stores("postgres")

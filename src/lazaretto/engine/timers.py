@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.claims.end_claims import revoke_due_claims
+from lazaretto.engine.claims.end_claims import end_due_claims
 from lazaretto.engine.entities.topics import end_idle
 from lazaretto.engine.once import KEPT
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
@@ -108,7 +108,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
     idle = tx.queues.idle(limit)
     for entity in idle:
         end_idle(tx, entity)
-    return max(len(rows) + passed, len(sessions), revoke_due_claims(tx, limit), len(idle))
+    return max(len(rows) + passed, len(sessions), end_due_claims(tx, limit), len(idle))
 
 
 def _bury_locks(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> set[int]:

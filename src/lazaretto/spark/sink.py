@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, Row
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import ClaimSummary
-from lazaretto.errors import NotAllowed, SystemicFailure
+from lazaretto.errors import LazarettoError, NotAllowed, SystemicFailure
 from lazaretto.spark.outage import OUTAGE
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
@@ -51,6 +52,8 @@ class SettlingSink:
     def __init__(self, sinks: Mapping[str, tuple[SparkOptions, Sink | None]]) -> None:
         self._sinks = sinks
         self._brought: set[str] = set()
+        #: What of each queue removes completed messages while the next micro-batch is at work.
+        self._removing: dict[str, threading.Thread] = {}
 
     def __call__(self, told: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
@@ -81,6 +84,8 @@ class SettlingSink:
         tokens = [row["shard"] for row in shards if row["shard"] is not None]
         if len(set(tokens)) < len(tokens):
             raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
+        if queue in self._removing:
+            self._removing.pop(queue).join()
         with broker_at(options.url()) as broker:
             consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
             tracing = active(store_of(broker))
@@ -96,7 +101,13 @@ class SettlingSink:
                     f"{outage.removeprefix(OUTAGE)}. The messages of {options.queue!r} were released; "
                     "restart the query when the cause is fixed"
                 )
-            summaries = consumer.settle(numbers, stages)
+            summaries = consumer.settle(numbers, stages, removes=False)
+            if consumer.lag().messages:
+                # Not a daemon: it goes on where the query and the program end.
+                self._removing[queue] = threading.Thread(target=_remove_completed, args=(options,))
+                self._removing[queue].start()
+            else:
+                consumer.remove_completed()
             if queue not in self._brought and results is not None:
                 # The driver before this one may have settled claims until it was fenced off.
                 summaries = consumer.summaries(0, numbers[-1])
@@ -113,6 +124,16 @@ def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
             results.remove(summary.number)
         elif summary.state == SETTLED and published is not None:
             published.publish(summary.number, summary.stages)
+
+
+def _remove_completed(options: SparkOptions) -> None:
+    """Remove the messages that settled claims have completed."""
+    try:
+        with broker_at(options.url()) as broker:
+            ClaimConsumer(store_of(broker), options.queue, options.consumer).remove_completed()
+    except LazarettoError as error:
+        # The store's timers do it later.
+        _log.warning("completed messages of %r are not removed yet: %s", options.queue, error)
 
 
 def _remove(results: Sink, claim: int) -> None:

@@ -1,21 +1,33 @@
-"""Ends claims that are not settled: an operator revokes them, or their lease expires."""
+"""Ends claims that nobody settles, and removes what settled ones have completed."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import msgspec
 
+from lazaretto.engine.claims.consumers import ClaimOperation, require_claims
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.claim_contract import OPEN, REVOKED, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.contract.claim_contract import (
+    OPEN,
+    REVOKED,
+    SETTLED,
+    ClaimRecord,
+    ConsumerRecord,
+    ShardRecord,
+)
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
+#: Completed messages that one commit removes: all others that write wait for it.
+AT_ONCE = 2_000
 #: An upper bound above all claim numbers, for queries by range.
 LAST_CLAIM = 1 << 62
 
@@ -70,15 +82,34 @@ def give_back(tx: Transaction, shard: ShardRecord) -> int:
     return released + len(left)
 
 
+@dataclasses.dataclass(slots=True)
+class RemoveCompleted(ClaimOperation[bool]):
+    """Remove some of what a consumer's settled claims have completed; return whether more may be left."""
+
+    path: EntityPath
+    consumer: str
+
+    durable = False
+
+    def run(self, tx: Transaction) -> bool:
+        queue = require_claims(tx, self.path)
+        for claim in tx.claims.unremoved():
+            if (claim.queue_id, claim.consumer) == (queue.queue_id, self.consumer):
+                tx.claims.remove_completed(claim, AT_ONCE)
+                return True
+        return False
+
+
 def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:
     """Release all messages of a claim without counting an attempt."""
     released = sum(give_back(tx, shard) for shard in tx.claims.shards(claim.token))
     _end(tx, queue, claim, {"released": released}, why)
 
 
-def revoke_due_claims(tx: Transaction, limit: int) -> int:
+def end_due_claims(tx: Transaction, limit: int) -> int:
     """Revoke claims whose lease has expired, a part at a time; return how much was done.
 
+    What a settled claim has completed is removed, if whoever settled it has not done so by then.
     Messages in progress count a lock expiry. Messages that were not started, or only read, are released.
     """
     done = 0
@@ -86,6 +117,9 @@ def revoke_due_claims(tx: Transaction, limit: int) -> int:
         queue = tx.queues.by_id(claim.queue_id)
         # The claims of a deleted queue are deleted with it.
         assert queue is not None
+        if claim.state == SETTLED:
+            tx.claims.remove_completed(claim, AT_ONCE)
+            return limit
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)
             tx.claims.save(claim)

@@ -37,6 +37,10 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _replace = msgspec.structs.replace
 #: Messages that are removed at once: they are read twice, and the second time are still in a cache.
 _AT_ONCE = 2_000
+#: How many completed messages of a shard are removed by later commits.
+_MANY = 10_000
+#: How long whoever settles has to remove them, in microseconds.
+_REMOVED_WITHIN = 30_000_000
 #: How many runs of messages are removed without a look at what stands between them.
 _FEW_RUNS = 100
 
@@ -111,7 +115,8 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
 
     A claim that is already settled does not change, and its summary is returned again. Messages without a
     staged outcome are released, as are those of a task that completed a message which has left the claim, or
-    that did a shard again which one named before it has done. Raises ClaimFenced.
+    that did a shard again which one named before it has done. Large claims keep what is completed locked
+    until `RemoveCompleted` has removed it, a part at a time, so that others can write. Raises ClaimFenced.
     """
 
     path: EntityPath
@@ -160,7 +165,7 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
                 by_shard.setdefault(rows.token, []).append(rows)
     outcomes: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    finals = sent = 0
+    finals = sent = left = 0
     for shard in shards:
         parts = by_shard.get(shard.token, [])
         completed = [key for part in parts for key in part.completed_keys()]
@@ -170,24 +175,27 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
             outcomes[got.value] = outcomes.get(got.value, 0) + 1
             finals += final
             sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
-        done = _complete(tx, queue, shard, completed)
+        is_left = _is_left(queue, shard, completed, others)
+        left += is_left
+        done = _complete(tx, queue, shard, completed, removes=not is_left)
         if done:
             tx.rates.count(queue.queue_id, COMPLETED, done)
             outcomes["completed"] = outcomes.get("completed", 0) + done
-        back = give_back(tx, shard)
+        back = 0 if is_left else give_back(tx, shard)
         if back:
             outcomes["released"] = outcomes.get("released", 0) + back
         for part in parts:
             for name, value in part.seconds.items():
                 seconds[name] = round(seconds.get(name, 0.0) + value, 3)
     tx.claims.unlock_sessions(queue.queue_id, claim.token)
-    tx.claims.forget_shards(claim.token)
+    tx.claims.forget_shards(claim.token, ranges=not left)
     if outcomes.get("completed"):
         note_commit(tx, queue)
     seconds["settle"] = round(time.perf_counter() - begun, 3)
     summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, used)
     encoded = msgspec.json.encode(summary).decode()
-    tx.claims.save(_replace(claim, state=SETTLED, lease_until=None, ended=tx.now, summary=encoded))
+    until = tx.now + _REMOVED_WITHIN if left else None
+    tx.claims.save(_replace(claim, state=SETTLED, lease_until=until, ended=tx.now, summary=encoded))
     told = msgspec.to_builtins(summary)
     del told["stages"]
     note(tx, "claim_settled", queue, consumer=claim.consumer, **told)
@@ -206,6 +214,16 @@ def _is_held(tx: Transaction, shards: Sequence[ShardRecord], staged: StagedRows)
     held = set(tx.claims.shard_keys(shard, shard.rows))
     completed = [row.key for row in staged.others if row.outcome == Outcome.COMPLETED.value]
     return held.issuperset(staged.completed_keys()) and held.issuperset(completed)
+
+
+def _is_left(
+    queue: QueueRecord, shard: ShardRecord, completed: Sequence[int], others: Sequence[StagedRow]
+) -> bool:
+    """Return whether later commits remove what is completed: many messages, and all that the shard holds."""
+    if len(completed) < _MANY or not shard.ranges or shard.reads > 1 or queue.options.requires_session:
+        return False
+    keys = {*completed, *(row.key for row in others)}
+    return len(keys) == shard.rows and shard.first <= min(keys) and max(keys) <= shard.last
 
 
 def _settle_one(
@@ -243,12 +261,17 @@ def _send(tx: Transaction, sends: Sequence[tuple[str, list[NewMessage]]]) -> Non
         send.insert(tx, target_queue)
 
 
-def _complete(tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int]) -> int:
-    """Remove completed messages; return how many were held."""
+def _complete(
+    tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int], *, removes: bool
+) -> int:
+    """Remove completed messages; return how many were held. `removes`: False: not those in ranges."""
     if not keys:
         return 0
     keys.sort()
     keep_samples(tx, queue, keys)
+    if not removes:
+        tx.claims.delete_held(shard, [(shard.first, shard.last)], ranges=False)
+        return len(keys)
     runs = runs_of(keys, _AT_ONCE)
     if len(runs) > _FEW_RUNS + len(keys) // _AT_ONCE:
         # Most of what parts the runs has been settled, or was never claimed: it need not part them.

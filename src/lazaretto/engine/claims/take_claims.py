@@ -34,6 +34,7 @@ from lazaretto.store.contract.claim_contract import (
     ClaimableMessage,
     ClaimRecord,
     ConsumerRecord,
+    FreshRun,
     ShardRecord,
 )
 from lazaretto.store.contract.records import SUSPECT, QueueRecord
@@ -167,6 +168,9 @@ class _Taker:
                 return [self._shard(0, [_claimed(suspect)])]
             chosen = ready
         else:
+            whole = self._whole_runs()
+            if whole is not None:
+                return whole
             ready, chosen = self._next_of_lanes()
         chosen = chosen[: self._within(chosen, wanted.max_bytes)]
         again = {message.key for message in ready}
@@ -182,8 +186,44 @@ class _Taker:
             if ready_keys:
                 tx.lock(ready_keys, token, None)
             for lane, messages in self._by_lane(fresh):
-                tx.claims.lock_fresh(lane, messages, token)
+                timed = [message.key for message in messages if message.timed]
+                taken = sum(message.size for message in messages)
+                run = FreshRun(messages[0].key, messages[-1].key, len(messages), taken, len(timed))
+                tx.claims.lock_fresh(lane, run, token, timed)
         return shards
+
+    def _whole_runs(self) -> list[tuple[ShardRecord, int]] | None:
+        """Take fresh messages without a look at each; None: they must be looked at."""
+        tx, queue, wanted = self._tx, self._queue, self._wanted
+        lane, last = queue.queue_id, self._lasts.get(queue.queue_id, 0)
+        if queue.partitions > 1 or tx.claims.claimable(lane, last, 1)[0]:
+            return None
+        runs = self._runs(lane, last, -(-wanted.max_rows // wanted.shards))
+        rows = sum(run.rows for run in runs)
+        if rows < wanted.max_rows and runs and wanted.shards > 1:
+            # Fewer than wanted: each shard gets its part of them.
+            runs = self._runs(lane, last, -(-rows // wanted.shards))
+        if sum(run.bytes for run in runs) > wanted.max_bytes or any(run.timed for run in runs):
+            return None
+        shards = []
+        for number, run in enumerate(runs):
+            token = self._token + number
+            tx.claims.lock_fresh(lane, run, token)
+            shards.append((ShardRecord(token, self._token, run.first, run.last, run.rows), run.bytes))
+        return shards
+
+    def _runs(self, lane: int, last: int, size: int) -> list[FreshRun]:
+        """Return the next fresh messages, in runs of this many, as many as are wanted."""
+        found: list[FreshRun] = []
+        left = self._wanted.max_rows
+        while left > 0 and (
+            run := self._tx.claims.fresh_run(lane, found[-1].last if found else None, last, min(size, left))
+        ):
+            found.append(run)
+            left -= run.rows
+            if run.rows < size:
+                break
+        return found
 
     def _by_lane(self, messages: list[ClaimableMessage]) -> Iterator[tuple[int, Sequence[ClaimableMessage]]]:
         """Yield messages, which are in order, by their lanes."""

@@ -40,7 +40,10 @@ class ConsumerRecord(msgspec.Struct, frozen=True):
 
 
 class ClaimRecord(msgspec.Struct, frozen=True):
-    """A claim. `token`: the lock token of its first shard. `summary` is JSON. Times in microseconds."""
+    """A claim. `token`: the lock token of its first shard. `summary` is JSON. Times in microseconds.
+
+    `lease_until`: when somebody else ends it, or goes on removing the messages that it has completed.
+    """
 
     queue_id: int
     consumer: str
@@ -88,6 +91,19 @@ class ClaimableMessage(msgspec.Struct, frozen=True, gc=False):
     key: int
     size: int
     timed: bool = False
+
+
+class FreshRun(msgspec.Struct, frozen=True, gc=False):
+    """Messages of a lane that follow each other and were never handed out, together.
+
+    `timed`: how many have a time to come, which a lock stops.
+    """
+
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    timed: int
 
 
 class StoredClaims(Protocol):
@@ -145,8 +161,16 @@ class StoredClaims(Protocol):
         """Return a task's staged outcomes, in order."""
         ...
 
-    def forget_shards(self, claim_token: int) -> None:
-        """Delete the shards and staged outcomes of an ended claim."""
+    def forget_shards(self, claim_token: int, *, ranges: bool = True) -> None:
+        """Delete the shards and staged outcomes of an ended claim, and its locks on ranges."""
+        ...
+
+    def unremoved(self) -> list[ClaimRecord]:
+        """Return settled claims that still lock, by ranges, messages which they have completed."""
+        ...
+
+    def remove_completed(self, claim: ClaimRecord, limit: int) -> None:
+        """Remove some of the messages that a settled claim still locks by ranges."""
         ...
 
     def claimable(
@@ -161,8 +185,18 @@ class StoredClaims(Protocol):
         """Return the first receivable messages of a session below a key."""
         ...
 
-    def lock_fresh(self, lane: int, messages: Sequence[ClaimableMessage], token: int) -> None:
-        """Lock the next fresh messages of a lane, in order, for a claim; earlier ones are already taken."""
+    def fresh_run(self, lane: int, after: int | None, last: int, limit: int) -> FreshRun | None:
+        """Return the next fresh messages up to a key, none of them read by itself; None: there is none.
+
+        `after`: the key they stand behind; None: behind all that was handed out or is claimed.
+        """
+        ...
+
+    def lock_fresh(self, lane: int, run: FreshRun, token: int, timed: Sequence[int] = ()) -> None:
+        """Lock the next fresh messages of a lane for a claim; earlier ones are already taken.
+
+        `timed`: those with a time to come.
+        """
         ...
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
@@ -193,8 +227,11 @@ class StoredClaims(Protocol):
         """Return the messages that a shard still holds, in order."""
         ...
 
-    def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]]) -> int:
-        """Remove what a shard holds from one key to another, with bodies and history; return how many."""
+    def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]], *, ranges: bool = True) -> int:
+        """Remove what a shard holds from one key to another, with bodies and history; return how many.
+
+        `ranges`: False: not between the ends of those that a lock on a range holds.
+        """
         ...
 
     def release_shard(self, shard: ShardRecord) -> int:

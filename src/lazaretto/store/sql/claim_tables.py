@@ -13,9 +13,13 @@ from lazaretto.store.contract.claim_contract import (
     ClaimableMessage,
     ClaimRecord,
     ConsumerRecord,
+    FreshRun,
     ShardRecord,
 )
 from lazaretto.store.sql.message_part import MessagePart
+
+#: How often a commit that removes messages looks for more, because there were fewer than numbers.
+_MOST_GAPS = 100
 
 
 def _shard(row: Sequence[Any]) -> ShardRecord:
@@ -84,12 +88,37 @@ class ClaimTables(MessagePart):
     def staged(self, claim_token: int, stage: str) -> list[bytes]:
         return [outcomes for (outcomes,) in self._context.run("select_staged", (claim_token, stage))]
 
-    def forget_shards(self, claim_token: int) -> None:
+    def forget_shards(self, claim_token: int, *, ranges: bool = True) -> None:
         self._context.run("delete_shards", (claim_token,))
         self._context.run("delete_staged", (claim_token,))
-        if self._context.any_claimed():
-            self._context.run("delete_claimed", (claim_token, claim_token + MOST_SHARDS))
-            self._context.memory.claimed = None
+        if ranges and self._context.any_claimed():
+            self._unlock(claim_token, claim_token + MOST_SHARDS)
+
+    def _unlock(self, first_token: int, end_token: int) -> None:
+        self._context.run("delete_claimed", (first_token, end_token))
+        self._context.memory.claimed = None
+
+    def unremoved(self) -> list[ClaimRecord]:
+        return [ClaimRecord(*row) for row in self._context.run("select_unremoved")]
+
+    def remove_completed(self, claim: ClaimRecord, limit: int) -> None:
+        end_token = claim.token + MOST_SHARDS
+        for token, first, last in self._context.run("select_claimed", (claim.token, end_token)).fetchall():
+            if first > last:
+                continue
+            # Most keys there are of messages.
+            for _ in range(_MOST_GAPS):
+                end = min(first + limit - 1, last)
+                shard = ShardRecord(token, claim.token, first, end, 0, ranges=((first, end),))
+                limit -= self.delete_held(shard, [(first, end)])
+                first = end + 1
+                if first > last or limit <= 0:
+                    break
+            self._context.run("shorten_claimed", {"first": first, "last": last})
+            if first <= last or limit <= 0:
+                return
+        self._unlock(claim.token, end_token)
+        self.save(msgspec.structs.replace(claim, lease_until=None))
 
     def claimable(
         self, lane: int, last: int, limit: int
@@ -109,16 +138,21 @@ class ClaimTables(MessagePart):
         values = (queue_id, session_id, self._context.now, before, limit)
         return _claimable(self._context.run("select_claimable_session", values))
 
-    def lock_fresh(self, lane: int, messages: Sequence[ClaimableMessage], token: int) -> None:
+    def fresh_run(self, lane: int, after: int | None, last: int, limit: int) -> FreshRun | None:
+        start = (self._context.fresh_start(lane) or lower_bound(lane)) if after is None else after
+        values = {"first": start, "last": last, "now": self._context.now, "limit": limit}
+        first, *others = self._context.run("select_fresh_run", values).fetchone()
+        return None if first is None else FreshRun(first, *others)
+
+    def lock_fresh(self, lane: int, run: FreshRun, token: int, timed: Sequence[int] = ()) -> None:
         context = self._context
-        timed = [message.key for message in messages if message.timed]
-        context.cursors[lane] = messages[-1].key
-        if not context.claims_ranges or len(timed) == len(messages):
-            context.lock_range(messages[0].key, messages[-1].key, token, None)
+        context.cursors[lane] = run.last
+        if not context.claims_ranges or run.timed == run.rows:
+            context.lock_range(run.first, run.last, token, None)
             return
         if timed:
             context.run("lock_keys", (None, token, context.now, context.worker, context.ids(timed)))
-        ends = {"first": messages[0].key, "last": messages[-1].key}
+        ends = {"first": run.first, "last": run.last}
         context.run("insert_claimed", {**ends, "token": token, "now": context.now, "worker": context.worker})
         context.memory.claimed = True
 
@@ -151,10 +185,10 @@ class ClaimTables(MessagePart):
                 break
         return keys
 
-    def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]]) -> int:
+    def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]], *, ranges: bool = True) -> int:
         self._sequences.keep_highest([last for _, last in runs])
         sized = self._queues.sized(queue_of(shard.first))
-        parts = list(_parts(shard))
+        parts = [part for part in _parts(shard) if ranges or not part["ranged"]]
         return sum(
             self._delete_part({**part, "first": start, "last": end}, sized)
             for first, last in runs

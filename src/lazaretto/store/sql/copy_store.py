@@ -13,6 +13,7 @@ import msgspec
 from lazaretto.errors import StoreError, StoreIncomplete
 from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY, SIGNING, SPREAD
 from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 Row = tuple[Any, ...]
 
@@ -73,6 +74,8 @@ TABLES = (
 )
 
 
+#: Claims that still lock what they have completed. In the copy it would be free.
+_UNREMOVED = Table("lazaretto_claims", ("queue_id",), only="state = 'settled' AND lease_until IS NOT NULL")
 #: What is said of the store as a whole that its copy has, too.
 _KEPT = ("store_id", "created", FOUR_EYES, REDACTION, REDACTION_KEY, SPREAD)
 
@@ -130,6 +133,19 @@ class Copied:
     sha256: str
 
 
+class RemoveCompleted(Operation[bool]):
+    """Remove some of what settled claims have completed; return whether more may be left."""
+
+    durable = False
+
+    def run(self, tx: Transaction) -> bool:
+        """See Operation."""
+        for claim in tx.claims.unremoved():
+            tx.claims.remove_completed(claim, _CHUNK)
+            return True
+        return False
+
+
 def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int], None]) -> list[Copied]:
     """Copy everything into an empty store, or resume an interrupted copy.
 
@@ -139,6 +155,8 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
     """
     with source.tables() as theirs, target.tables() as ours:
         origin = theirs.meta()
+        if theirs.count(_UNREMOVED):
+            raise StoreError("a claim was settled just now: stop all users of the store, and copy again")
         _refuse(ours, origin["store_id"])
         ours.finish({COPYING: origin["store_id"]})
         done = []

@@ -10,7 +10,7 @@ SELECT place, sum(waiting), min(since), count(*) FROM lazaretto_fingerprints WHE
 
 -- name: count_open_claims
 -- How many claims are open.
-SELECT count(*) FROM lazaretto_claims WHERE lease_until IS NOT NULL
+SELECT count(*) FROM lazaretto_claims WHERE lease_until IS NOT NULL AND state = 'open'
 
 -- name: select_concerned
 -- Queues that are not as they should be, and these.

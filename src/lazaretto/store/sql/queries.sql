@@ -122,6 +122,8 @@ q.queue_id, expired, dropped, size,
 -- Ranges that no shard of an open claim locks, or that reach into each other.
 SELECT 'ranges of no claim', count(*) FROM lazaretto_claimed_ranges r
 WHERE NOT EXISTS (SELECT 1 FROM lazaretto_shards s WHERE s.token = r.token AND s.first <= r.first AND s.last >= r.last)
+    AND NOT EXISTS (SELECT 1 FROM lazaretto_claims c WHERE c.state = 'settled' AND c.lease_until IS NOT NULL
+        AND r.token >= c.token AND r.token < c.token + {MOST_SHARDS})
 GROUP BY 1
 UNION ALL
 SELECT 'ranges of claims that overlap', count(*) FROM lazaretto_claimed_ranges r
@@ -1159,9 +1161,14 @@ SELECT [claim_columns]
 FROM lazaretto_claims WHERE queue_id = :queue_id ORDER BY created DESC, number DESC LIMIT :limit
 
 -- name: select_due_claims
--- The claims whose lease has run out, and those that are being revoked.
+-- The claims whose lease has run out, those that are being revoked, and settled ones that nobody removes.
 SELECT [claim_columns]
 FROM lazaretto_claims WHERE lease_until <= :now ORDER BY lease_until LIMIT :limit
+
+-- name: select_unremoved
+-- Settled claims that still lock messages which they have completed.
+SELECT [claim_columns]
+FROM lazaretto_claims WHERE lease_until IS NOT NULL AND state = 'settled' ORDER BY lease_until
 
 -- name: save_claim
 -- How a claim stands.
@@ -1244,6 +1251,10 @@ VALUES (:last, :first, :token, :now, :worker)
 SELECT token, first, last FROM lazaretto_claimed_ranges
 WHERE token >= :first_token AND token < :end_token ORDER BY last
 
+-- name: shorten_claimed
+-- The lock of a claim on a range holds no more what stands before a key.
+UPDATE lazaretto_claimed_ranges SET first = :first WHERE last = :last
+
 -- name: last_claimed
 -- The last key of a lane that a claim locks by a range.
 SELECT max(last) FROM lazaretto_claimed_ranges WHERE last > :first AND last <= :last
@@ -1287,6 +1298,15 @@ DELETE FROM lazaretto_staged WHERE claim_token = :claim_token
 SELECT key, [bytes], due IS NOT NULL
 FROM lazaretto_messages m
 WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives] ORDER BY key LIMIT :limit
+
+-- name: select_fresh_run
+-- The next messages that were never handed out: the first key and the last, how many, their size, and how many have
+-- a time to come.
+-- locks: written first
+-- claims: not looked at
+SELECT min(key), max(key), count(*), CAST(coalesce(sum(size), 0) AS BIGINT), count(due)
+FROM (SELECT key, [bytes] AS size, due FROM lazaretto_messages m
+      WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives] ORDER BY key LIMIT :limit) AS r
 
 -- name: select_claimable_ready
 -- The first messages that were handed out before and are receivable again: key and size, no bodies.

@@ -15,6 +15,7 @@ from lazaretto.model.keys import (
     SUBQUEUE_BITS,
     place_of,
 )
+from lazaretto.store.contract.claim_contract import MOST_SHARDS
 from lazaretto.store.contract.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
 from lazaretto.store.sql.query_files import Words
 
@@ -29,6 +30,7 @@ _CONSTANTS = {
     "DEAD_LETTER": place_of(Subqueue.DEAD_LETTER),
     "TRANSFER_DEAD_LETTER": place_of(Subqueue.TRANSFER_DEAD_LETTER),
     "SET_ASIDE": SET_ASIDE,
+    "MOST_SHARDS": MOST_SHARDS,
 }
 _SUBQUEUE_MASK = (1 << SUBQUEUE_BITS) - 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -25,12 +26,12 @@ from lazaretto.engine.claims.settle_claims import (
     staged_rows,
 )
 from lazaretto.engine.claims.take_claims import TakeClaim
-from lazaretto.errors import EntityError
+from lazaretto.errors import EntityError, LazarettoError
 from lazaretto.model.checks import seconds, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
-from lazaretto.model.keys import lower_bound, sequence_of
+from lazaretto.model.keys import lane_of, lower_bound, sequence_of, upper_bound
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import (
     DEFAULT_LEASE,
@@ -42,8 +43,12 @@ from lazaretto.store.contract.claim_contract import (
     ShardRecord,
 )
 from lazaretto.store.contract.overview_contract import Waiting
+from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.contract.transaction_contract import Transaction
+
+#: Completed messages that are counted one by one.
+_FEW_KEPT = 1_000
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -70,8 +75,9 @@ class Claim(msgspec.Struct, frozen=True):
 class Lag(NamedTuple):
     """How far a consumer is behind.
 
-    `messages`: in the queue, in any state, besides those of open claims; exact up to 100, and above that an
-    estimate that gaps make too high. `seconds`: since the oldest message in the queue was sent.
+    `messages`: in the queue, in any state, besides those of open claims, and what claims have completed and
+    is not yet removed; exact up to 100, and above that an estimate that gaps make too high. `seconds`: since
+    the oldest message in the queue was sent that is not completed.
     """
 
     messages: int
@@ -107,6 +113,8 @@ class ClaimConsumer:
         attached = self._store.run(Attach(self.path, self.name, driver, self._lease))
         self.epoch = attached.epoch
         self.identity = attached.identity
+        # The driver before may have died over it.
+        self.remove_completed()
         return attached.settled
 
     def take(
@@ -190,12 +198,34 @@ class ClaimConsumer:
         """
         summaries = self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
         if removes:
-            self.remove_completed()
+            # They are settled all the same, and the store's timers go on with it.
+            with contextlib.suppress(LazarettoError):
+                self.remove_completed()
         return summaries
+
+    def is_removing(self) -> bool:
+        """Return whether settled claims keep what they have completed until it is removed."""
+
+        def find(tx: Transaction) -> bool:
+            queue = require_claims(tx, self.path)
+            return any((c.queue_id, c.consumer) == (queue.queue_id, self.name) for c in tx.claims.unremoved())
+
+        return self._store.read(find)
+
+    def is_followed(self) -> bool:
+        """Return whether messages stand behind those that settled claims keep."""
+
+        def find(tx: Transaction) -> bool:
+            queue = require_claims(tx, self.path)
+            claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
+            ends = {lane_of(shard.last, queue.partitions): shard.last for shard in _kept(tx, claims)}
+            return any((tx.claims.last_message(lane) or 0) > ends.get(lane, 0) for lane in queue.lanes)
+
+        return self._store.read(find)
 
     def remove_completed(self) -> None:
         """Remove what settled claims have completed: in several commits, so that others can write."""
-        while self._store.run(RemoveCompleted(self.path, self.name)):
+        while self.is_removing() and self._store.run(RemoveCompleted(self.path, self.name)):
             pass
 
     def settle_whole(self, number: int, failed: Mapping[int, tuple[Outcome, Failure]]) -> ClaimSummary | None:
@@ -254,8 +284,12 @@ class ClaimConsumer:
             queue = require_claims(tx, self.path)
             waiting = tx.overview.waiting([queue]).get(queue.queue_id, Waiting())
             claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
-            held = sum(map(_held, claims))
-            age = 0 if waiting.oldest is None else max(0, tx.now - waiting.oldest)
+            held = sum(claim.rows for claim in claims if claim.state == OPEN)
+            oldest = waiting.oldest
+            if kept := _kept(tx, claims):
+                held += _count_kept(tx, kept)
+                oldest = _oldest_behind(tx, queue, kept)
+            age = 0 if oldest is None else max(0, tx.now - oldest)
             return Lag(max(0, waiting.messages - held), age / 1_000_000)
 
         return self._store.read(find)
@@ -296,11 +330,31 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
     )
 
 
-def _held(claim: ClaimRecord) -> int:
-    """Return how many messages a claim holds, or has completed and not yet removed."""
-    if claim.state == SETTLED and claim.lease_until is not None:
-        return summary_of(claim).outcomes.get("completed", 0)
-    return claim.rows if claim.state == OPEN else 0
+def _kept(tx: Transaction, claims: Sequence[ClaimRecord]) -> list[ShardRecord]:
+    """Return what settled claims have completed and not yet removed: ranges, in their order in each claim."""
+    over = [claim for claim in claims if claim.state == SETTLED and claim.lease_until is not None]
+    return [shard for claim in over for shard in tx.claims.kept(claim.token)]
+
+
+def _count_kept(tx: Transaction, kept: Sequence[ShardRecord]) -> int:
+    """Return how many messages stand in ranges: exactly if they are few."""
+    most = sum(shard.last - shard.first + 1 for shard in kept)
+    if most > _FEW_KEPT:
+        return most
+    return sum(len(tx.claims.shard_keys(shard, most)) for shard in kept)
+
+
+def _oldest_behind(tx: Transaction, queue: QueueRecord, kept: Sequence[ShardRecord]) -> int | None:
+    """Return when the first message was sent that stands in none of these ranges."""
+    found = []
+    for lane in queue.lanes:
+        after, last = lower_bound(lane), upper_bound(lane)
+        while first := tx.peek(after + 1, last, 1, delayed=False):
+            after = next((one.last for one in kept if one.first <= first[0].key <= one.last), 0)
+            if not after:
+                found.append(first[0].enqueued)
+                break
+    return min(found, default=None)
 
 
 def _keys_of(shard: ShardRecord, tx: Transaction) -> list[int]:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -213,6 +214,25 @@ class TestFailures:
                     "WHERE application_name = 'lazaretto'"
                 )
                 assert query()
+
+    def test_closing_does_not_wait_for_a_server_that_is_away(self) -> None:
+        server = start()
+        assert server.process is not None and server.run is not None
+        try:
+            with new_store(server.url) as url:
+                broker = lazaretto.connect(url, timeout=3_600.0)
+                broker.create_queue("work")
+                server.process.send_signal(signal.SIGQUIT)
+                server.process.wait(30)
+                with concurrent.futures.ThreadPoolExecutor() as threads:
+                    waits = threads.submit(broker.peek, "work")
+                    concurrent.futures.wait([waits], 0.2)
+                    assert threads.submit(broker.close).result(60) is None
+                    assert isinstance(waits.exception(60), lazaretto.LazarettoError)
+                server.process = server.run()
+                wait_for(server.url)
+        finally:
+            server.stop()
 
     def test_a_server_that_falls_over_and_comes_back(self) -> None:
         server = start()

@@ -22,6 +22,8 @@ from lazaretto import (
     PoisonPolicy,
     PoisonSession,
     QueueOptions,
+    StoreUnavailable,
+    claims,
 )
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims import end_claims, settle_claims
@@ -966,8 +968,8 @@ class TestRemoving:
             assert [m.sequence_number for m in copied.peek("work", 9)] == [1]
             assert (copied.queue("work").counts.total, copied.check()) == (2, [])
 
-    def test_sizes_samples_and_large_bodies(self, broker: Broker, queue: str) -> None:
-        broker.update_queue("work", max_size=1 << 30, kept_samples=10)
+    def test_samples_and_large_bodies(self, broker: Broker, queue: str) -> None:
+        broker.update_queue("work", kept_samples=10)
         send(broker, 6, body=b"y" * 200_000)
         consumer = attached(broker)
         consumer.take(0)
@@ -977,14 +979,74 @@ class TestRemoving:
         stage_all(broker, consumer, 1)
         consumer.settle([1], ["a"])
         assert stored(broker, "SELECT count(*) FROM lazaretto_bodies") == [(0,)]
-        assert stored(broker, "SELECT size FROM lazaretto_queues WHERE path = 'work'") == [(0,)]
         assert (broker.queue("work").counts.total, broker.check()) == (0, [])
         assert send(broker, 1) == [7]
 
-    @pytest.mark.parametrize("why", ["few", "some are not staged", "read twice", "in sessions"])
+    def test_how_far_it_is_behind_meanwhile(
+        self, broker: Broker, queue: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        consumer = self.settled(broker)
+        assert not consumer.is_followed()
+        broker.receiver("work").complete(broker.receiver("work").receive(1))
+        clock.advance(5)
+        send(broker, 7)
+        clock.advance(3)
+        lags = [consumer.lag()]
+        while broker._store.run(end_claims.RemoveCompleted(consumer.path, "job")):
+            lags.append(consumer.lag())
+        assert lags == [(7, 3.0)] * len(lags)
+        assert len(lags) == 6
+        monkeypatch.setattr(claims, "_FEW_KEPT", 1)
+        send(broker, 20)
+        consumer.take(1)
+        stage_all(broker, consumer, 2)
+        consumer.settle([2], ["a"], removes=False)
+        send(broker, 4)
+        assert (consumer.lag().messages, consumer.is_followed()) == (4, True)
+
+    @pytest.mark.parametrize("partitions", [1, 3])
+    def test_no_number_is_given_again(
+        self, broker: Broker, clock: ManualClock, connect: Connect, partitions: int
+    ) -> None:
+        """Some were delivered before, in partitions of which no range is locked."""
+        broker.create_queue("work", QueueOptions(partitions=partitions))
+        keys = [f"k{n}" for n in range(12)]
+        broker.sender("work").send([Message(b"x", partition_key=key) for key in keys * 3])
+        receiver = broker.receiver("work")
+        receiver.abandon(receiver.receive(100))
+        broker.sender("work").send([Message(b"x", partition_key=keys[0])] * 4)
+        last = {m.partition_key: m.sequence_number for m in broker.peek("work", 100)}
+        consumer = attached(broker)
+        consumer.take(0)
+        stage_all(broker, consumer, 1)
+        consumer.settle([1], ["a"])
+        assert broker.queue("work").counts.total == 0
+        broker.close()
+        again = connect()
+        again.sender("work").send([Message(b"x", partition_key=key) for key in keys])
+        after = {m.partition_key: m.sequence_number for m in again.peek("work", 100)}
+        assert [key for key in keys if after[key] <= last[key]] == []
+
+    def test_it_is_settled_even_if_they_cannot_be_removed(
+        self, broker: Broker, queue: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def fail(consumer: ClaimConsumer) -> None:
+            raise StoreUnavailable("away")
+
+        send(broker, 5)
+        consumer = attached(broker)
+        consumer.take(0)
+        stage_all(broker, consumer, 1)
+        monkeypatch.setattr(ClaimConsumer, "remove_completed", fail)
+        assert consumer.settle([1], ["a"])[0].state == "settled"
+
+    @pytest.mark.parametrize(
+        "why", ["few", "some are not staged", "read twice", "in sessions", "of limited size"]
+    )
     def test_others_are_removed_at_once(self, broker: Broker, why: str) -> None:
         sessions = 2 if why == "in sessions" else 0
-        broker.create_queue("work", QueueOptions(requires_session=bool(sessions)))
+        size = 1 << 30 if why == "of limited size" else None
+        broker.create_queue("work", QueueOptions(requires_session=bool(sessions), max_size=size))
         send(broker, 2 if why == "few" else 6, sessions=sessions)
         consumer = attached(broker)
         consumer.take(0)

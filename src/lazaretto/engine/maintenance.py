@@ -51,6 +51,10 @@ class MaintainedStore(Store, Protocol):
         """Return whether counts have waited long enough for a commit to write them."""
         ...
 
+    def stop_waiting(self) -> None:
+        """Wait no longer for a server that is away: the broker is being closed."""
+        ...
+
     def tidy(self) -> None:
         """Clean up after removed messages, if that is due."""
         ...
@@ -94,6 +98,7 @@ class Maintenance:
     def stop(self) -> None:
         """End the thread."""
         self._stopping = True
+        self._store.stop_waiting()
         self._store.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout=10)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -19,6 +20,7 @@ from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
+from lazaretto.store.runtime.forks import at_work
 from lazaretto.traces import active
 from lazaretto.traces.context import parse
 
@@ -102,18 +104,26 @@ class SettlingSink:
                     "restart the query when the cause is fixed"
                 )
             summaries = consumer.settle(numbers, stages, removes=False)
-            if consumer.lag().messages:
-                # Not a daemon: it goes on where the query and the program end.
-                self._removing[queue] = threading.Thread(target=_remove_completed, args=(options,))
-                self._removing[queue].start()
-            else:
-                consumer.remove_completed()
             if queue not in self._brought and results is not None:
                 # The driver before this one may have settled claims until it was fenced off.
                 summaries = consumer.summaries(0, numbers[-1])
-        if results is not None:
-            bring_up_to_date(results, summaries)
-        self._brought.add(queue)
+            if results is not None:
+                bring_up_to_date(results, summaries)
+            self._brought.add(queue)
+            self._remove_completed(queue, options, consumer)
+
+    def _remove_completed(self, queue: str, options: SparkOptions, consumer: ClaimConsumer) -> None:
+        """Remove what is completed: while the next micro-batch is at work, if more messages wait."""
+        with _left_to_timers(options):
+            if not consumer.is_removing():
+                return
+            is_followed = consumer.is_followed()
+            # Not a daemon: it goes on where the query and the program end.
+            thread = threading.Thread(target=_remove_completed, args=(options,), name="lazaretto-removing")
+            thread.start()
+            self._removing[queue] = thread
+            if not is_followed:
+                thread.join()
 
 
 def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
@@ -128,11 +138,16 @@ def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
 
 def _remove_completed(options: SparkOptions) -> None:
     """Remove the messages that settled claims have completed."""
+    with at_work(), _left_to_timers(options), broker_at(options.url()) as broker:
+        ClaimConsumer(store_of(broker), options.queue, options.consumer).remove_completed()
+
+
+@contextlib.contextmanager
+def _left_to_timers(options: SparkOptions) -> Iterator[None]:
+    """Go on where completed messages cannot be removed: the store's timers do it later."""
     try:
-        with broker_at(options.url()) as broker:
-            ClaimConsumer(store_of(broker), options.queue, options.consumer).remove_completed()
+        yield
     except LazarettoError as error:
-        # The store's timers do it later.
         _log.warning("completed messages of %r are not removed yet: %s", options.queue, error)
 
 

@@ -57,10 +57,6 @@ class Attach(ClaimOperation[Attached]):
                 _narrow(tx, queue, self.consumer, claim)
             else:
                 _judge(tx, claim, before.driver)
-        for claim in tx.claims.unremoved():
-            if (claim.queue_id, claim.consumer) == (queue.queue_id, self.consumer):
-                # The driver before this one may be gone.
-                tx.claims.save(_replace(claim, lease_until=tx.now))
         record = tx.claims.consumer(queue.queue_id, self.consumer) or record
         return Attached(record.epoch, record.settled, record.identity)
 

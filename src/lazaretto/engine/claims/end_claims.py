@@ -28,6 +28,8 @@ _replace = msgspec.structs.replace
 
 #: Completed messages that one commit removes: all others that write wait for it.
 AT_ONCE = 2_000
+#: How long whoever removes them has for the next ones before others do it, in microseconds.
+REMOVED_WITHIN = 30_000_000
 #: An upper bound above all claim numbers, for queries by range.
 LAST_CLAIM = 1 << 62
 
@@ -95,7 +97,7 @@ class RemoveCompleted(ClaimOperation[bool]):
         queue = require_claims(tx, self.path)
         for claim in tx.claims.unremoved():
             if (claim.queue_id, claim.consumer) == (queue.queue_id, self.consumer):
-                tx.claims.remove_completed(claim, AT_ONCE)
+                tx.claims.remove_completed(claim, AT_ONCE, tx.now + REMOVED_WITHIN)
                 return True
         return False
 
@@ -118,7 +120,8 @@ def end_due_claims(tx: Transaction, limit: int) -> int:
         # The claims of a deleted queue are deleted with it.
         assert queue is not None
         if claim.state == SETTLED:
-            tx.claims.remove_completed(claim, AT_ONCE)
+            # The next round goes on.
+            tx.claims.remove_completed(claim, AT_ONCE, tx.now)
             return limit
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)

@@ -13,6 +13,7 @@ import msgspec
 from lazaretto.engine.claims.consumers import ClaimOperation, require_claims, require_driver
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
+    REMOVED_WITHIN,
     ClaimSummary,
     give_back,
     move_on,
@@ -39,8 +40,6 @@ _replace = msgspec.structs.replace
 _AT_ONCE = 2_000
 #: How many completed messages of a shard are removed by later commits.
 _MANY = 10_000
-#: How long whoever settles has to remove them, in microseconds.
-_REMOVED_WITHIN = 30_000_000
 #: How many runs of messages are removed without a look at what stands between them.
 _FEW_RUNS = 100
 
@@ -175,7 +174,7 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
             outcomes[got.value] = outcomes.get(got.value, 0) + 1
             finals += final
             sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
-        is_left = _is_left(queue, shard, completed, others)
+        is_left = _is_left(tx, queue, shard, completed, others)
         left += is_left
         done = _complete(tx, queue, shard, completed, removes=not is_left)
         if done:
@@ -194,7 +193,7 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     seconds["settle"] = round(time.perf_counter() - begun, 3)
     summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, used)
     encoded = msgspec.json.encode(summary).decode()
-    until = tx.now + _REMOVED_WITHIN if left else None
+    until = tx.now + REMOVED_WITHIN if left else None
     tx.claims.save(_replace(claim, state=SETTLED, lease_until=until, ended=tx.now, summary=encoded))
     told = msgspec.to_builtins(summary)
     del told["stages"]
@@ -217,10 +216,18 @@ def _is_held(tx: Transaction, shards: Sequence[ShardRecord], staged: StagedRows)
 
 
 def _is_left(
-    queue: QueueRecord, shard: ShardRecord, completed: Sequence[int], others: Sequence[StagedRow]
+    tx: Transaction,
+    queue: QueueRecord,
+    shard: ShardRecord,
+    completed: Sequence[int],
+    others: Sequence[StagedRow],
 ) -> bool:
     """Return whether later commits remove what is completed: many messages, and all that the shard holds."""
     if len(completed) < _MANY or not shard.ranges or shard.reads > 1 or queue.options.requires_session:
+        return False
+    topic = None if queue.topic_id is None else tx.queues.by_id(queue.topic_id)
+    if (topic or queue).options.max_size is not None:
+        # Whoever waits for room gets it now.
         return False
     keys = {*completed, *(row.key for row in others)}
     return len(keys) == shard.rows and shard.first <= min(keys) and max(keys) <= shard.last
@@ -270,6 +277,7 @@ def _complete(
     keys.sort()
     keep_samples(tx, queue, keys)
     if not removes:
+        tx.sequences.keep_highest(keys)
         tx.claims.delete_held(shard, [(shard.first, shard.last)], ranges=False)
         return len(keys)
     runs = runs_of(keys, _AT_ONCE)

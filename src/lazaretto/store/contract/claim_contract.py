@@ -169,8 +169,15 @@ class StoredClaims(Protocol):
         """Return settled claims that still lock, by ranges, messages which they have completed."""
         ...
 
-    def remove_completed(self, claim: ClaimRecord, limit: int) -> None:
-        """Remove some of the messages that a settled claim still locks by ranges."""
+    def kept(self, claim_token: int) -> list[ShardRecord]:
+        """Return what a settled claim has completed and not yet removed: each range as a shard."""
+        ...
+
+    def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> None:
+        """Remove some of the messages that a settled claim has completed.
+
+        `until`: when somebody else goes on with it, if any are left.
+        """
         ...
 
     def claimable(

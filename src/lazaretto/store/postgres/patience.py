@@ -28,6 +28,11 @@ class Patience:
         self._where = where
         self._closed = closed
         self._upkeep = upkeep
+        self._ended = False
+
+    def end(self) -> None:
+        """Wait no more, nor go on waiting for long: try once."""
+        self._ended = True
 
     def begin(self, begin: Callable[[], T], *, waits: bool = True) -> T:
         """Begin a transaction, again and again while the server is away, for as long as a caller `waits`.
@@ -43,7 +48,7 @@ class Patience:
                 if isinstance(error, psycopg.errors.LockNotAvailable) and self._upkeep.end_silent_writers():
                     continue
                 away = isinstance(translated(error, self._where), StoreUnavailable)
-                if not (away and waits) or time.monotonic() + nap > end:
+                if not (away and waits) or self._ended or time.monotonic() + nap > end:
                     raise
                 if self._closed.wait(nap):
                     raise BrokerClosed("the broker was closed during the call") from error

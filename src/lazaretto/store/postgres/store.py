@@ -446,6 +446,9 @@ class PostgresStore(SideCommits):
             finally:
                 connection.close()
 
+    def stop_waiting(self) -> None:
+        self._patience.end()
+
     def tidy(self) -> None:
         if not self._closed.is_set():
             self._upkeep.tidy()

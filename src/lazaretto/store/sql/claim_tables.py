@@ -101,23 +101,29 @@ class ClaimTables(MessagePart):
     def unremoved(self) -> list[ClaimRecord]:
         return [ClaimRecord(*row) for row in self._context.run("select_unremoved")]
 
-    def remove_completed(self, claim: ClaimRecord, limit: int) -> None:
-        end_token = claim.token + MOST_SHARDS
-        for token, first, last in self._context.run("select_claimed", (claim.token, end_token)).fetchall():
-            if first > last:
-                continue
+    def kept(self, claim_token: int) -> list[ShardRecord]:
+        rows = self._context.run("select_claimed", (claim_token, claim_token + MOST_SHARDS))
+        return [
+            ShardRecord(token, claim_token, first, last, 0, ranges=((first, last),))
+            for token, first, last in rows.fetchall()
+            if first <= last
+        ]
+
+    def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> None:
+        for kept in self.kept(claim.token):
+            first = kept.first
             # Most keys there are of messages.
             for _ in range(_MOST_GAPS):
-                end = min(first + limit - 1, last)
-                shard = ShardRecord(token, claim.token, first, end, 0, ranges=((first, end),))
-                limit -= self.delete_held(shard, [(first, end)])
-                first = end + 1
-                if first > last or limit <= 0:
+                last = min(first + limit - 1, kept.last)
+                limit -= self.delete_held(_between(kept, first, last), [(first, last)])
+                first = last + 1
+                if first > kept.last or limit <= 0:
                     break
-            self._context.run("shorten_claimed", {"first": first, "last": last})
-            if first <= last or limit <= 0:
+            self._context.run("shorten_claimed", {"first": first, "last": kept.last})
+            if first <= kept.last or limit <= 0:
+                self.save(msgspec.structs.replace(claim, lease_until=until))
                 return
-        self._unlock(claim.token, end_token)
+        self._unlock(claim.token, claim.token + MOST_SHARDS)
         self.save(msgspec.structs.replace(claim, lease_until=None))
 
     def claimable(
@@ -222,6 +228,11 @@ class ClaimTables(MessagePart):
         if sessions:
             self._context.wake(lower_bound(queue_id))
         return sessions
+
+
+def _between(kept: ShardRecord, first: int, last: int) -> ShardRecord:
+    """Return a part of a range."""
+    return msgspec.structs.replace(kept, first=first, last=last, ranges=((first, last),))
 
 
 def _parts(shard: ShardRecord) -> Iterator[dict[str, Any]]:

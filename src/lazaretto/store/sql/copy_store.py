@@ -141,7 +141,7 @@ class RemoveCompleted(Operation[bool]):
     def run(self, tx: Transaction) -> bool:
         """See Operation."""
         for claim in tx.claims.unremoved():
-            tx.claims.remove_completed(claim, _CHUNK)
+            tx.claims.remove_completed(claim, _CHUNK, tx.now)
             return True
         return False
 

@@ -435,6 +435,10 @@ class SqlStore(ABC):
     def tables(self) -> AbstractContextManager[Tables]:
         """Return all tables for copying, and block all other writers."""
 
+    def stop_waiting(self) -> None:
+        """Wait no longer for a server that is away."""
+        return
+
     def tidy(self) -> None:
         """Remove the remains of deleted messages, if that is due."""
         return

@@ -225,8 +225,9 @@ class ClaimConsumer:
 
     def remove_completed(self) -> None:
         """Remove what settled claims have completed: in several commits, so that others can write."""
-        while self.is_removing() and self._store.run(RemoveCompleted(self.path, self.name)):
-            pass
+        any_left = self.is_removing()
+        while any_left:
+            any_left = self._store.run(RemoveCompleted(self.path, self.name))
 
     def settle_whole(self, number: int, failed: Mapping[int, tuple[Outcome, Failure]]) -> ClaimSummary | None:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""

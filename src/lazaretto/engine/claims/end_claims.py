@@ -27,7 +27,9 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _replace = msgspec.structs.replace
 
 #: Completed messages that one commit removes: all others that write wait for it.
-AT_ONCE = 2_000
+AT_ONCE = 10_000
+#: The same of those that a timer removes, which whoever receives may have to wait for.
+_AT_ONCE_BY_TIMER = 2_000
 #: How long whoever removes them has for the next ones before others do it, in microseconds.
 REMOVED_WITHIN = 30_000_000
 #: An upper bound above all claim numbers, for queries by range.
@@ -86,7 +88,7 @@ def give_back(tx: Transaction, shard: ShardRecord) -> int:
 
 @dataclasses.dataclass(slots=True)
 class RemoveCompleted(ClaimOperation[bool]):
-    """Remove some of what a consumer's settled claims have completed; return whether more may be left."""
+    """Remove some of what a consumer's settled claims have completed; return whether any may be left."""
 
     path: EntityPath
     consumer: str
@@ -95,11 +97,12 @@ class RemoveCompleted(ClaimOperation[bool]):
 
     def run(self, tx: Transaction) -> bool:
         queue = require_claims(tx, self.path)
-        for claim in tx.claims.unremoved():
-            if (claim.queue_id, claim.consumer) == (queue.queue_id, self.consumer):
-                tx.claims.remove_completed(claim, AT_ONCE, tx.now + REMOVED_WITHIN)
-                return True
-        return False
+        own = (queue.queue_id, self.consumer)
+        mine = [claim for claim in tx.claims.unremoved() if (claim.queue_id, claim.consumer) == own]
+        if not mine:
+            return False
+        any_left = tx.claims.remove_completed(mine[0], AT_ONCE, tx.now + REMOVED_WITHIN)
+        return any_left or len(mine) > 1
 
 
 def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:
@@ -121,7 +124,7 @@ def end_due_claims(tx: Transaction, limit: int) -> int:
         assert queue is not None
         if claim.state == SETTLED:
             # The next round goes on.
-            tx.claims.remove_completed(claim, AT_ONCE, tx.now)
+            tx.claims.remove_completed(claim, _AT_ONCE_BY_TIMER, tx.now)
             return limit
         if claim.state == OPEN:
             claim = _replace(claim, state=REVOKED)

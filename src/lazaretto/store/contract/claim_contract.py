@@ -173,8 +173,8 @@ class StoredClaims(Protocol):
         """Return what a settled claim has completed and not yet removed: each range as a shard."""
         ...
 
-    def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> None:
-        """Remove some of the messages that a settled claim has completed.
+    def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> bool:
+        """Remove some of the messages that a settled claim has completed; return whether any may be left.
 
         `until`: when somebody else goes on with it, if any are left.
         """

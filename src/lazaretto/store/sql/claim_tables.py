@@ -109,7 +109,7 @@ class ClaimTables(MessagePart):
             if first <= last
         ]
 
-    def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> None:
+    def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> bool:
         for kept in self.kept(claim.token):
             first = kept.first
             # Most keys there are of messages.
@@ -122,9 +122,10 @@ class ClaimTables(MessagePart):
             self._context.run("shorten_claimed", {"first": first, "last": kept.last})
             if first <= kept.last or limit <= 0:
                 self.save(msgspec.structs.replace(claim, lease_until=until))
-                return
+                return True
         self._unlock(claim.token, claim.token + MOST_SHARDS)
         self.save(msgspec.structs.replace(claim, lease_until=None))
+        return False
 
     def claimable(
         self, lane: int, last: int, limit: int

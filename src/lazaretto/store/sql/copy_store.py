@@ -134,7 +134,7 @@ class Copied:
 
 
 class RemoveCompleted(Operation[bool]):
-    """Remove some of what settled claims have completed; return whether more may be left."""
+    """Remove some of what settled claims have completed; return whether any may be left."""
 
     durable = False
 

@@ -75,9 +75,9 @@ class Claim(msgspec.Struct, frozen=True):
 class Lag(NamedTuple):
     """How far a consumer is behind.
 
-    `messages`: in the queue, in any state, besides those of open claims, and what claims have completed and
-    is not yet removed; exact up to 100, and above that an estimate that gaps make too high. `seconds`: since
-    the oldest message in the queue was sent that is not completed.
+    `messages`: in the queue, in any state, besides those of open claims and completed ones; exact up to 100,
+    and above that an estimate that gaps make too high. `seconds`: since the oldest message in the queue was
+    sent; about, while a claim keeps messages that it has completed.
     """
 
     messages: int
@@ -114,7 +114,7 @@ class ClaimConsumer:
         self.epoch = attached.epoch
         self.identity = attached.identity
         # The driver before may have died over it.
-        self.remove_completed()
+        self._remove_if_possible()
         return attached.settled
 
     def take(
@@ -190,25 +190,23 @@ class ClaimConsumer:
         self._store.run(Stage(self.path, self.name, self.epoch, stage, rows))
 
     def settle(
-        self, numbers: Sequence[int], stages: Sequence[str], *, removes: bool = True
+        self, numbers: Sequence[int], stages: Sequence[str], *, keeps: bool = False
     ) -> list[ClaimSummary]:
         """Settle claims with their staged outcomes; skip those already settled.
 
-        `removes`: False: what is completed of large claims stays locked until `remove_completed`.
+        `keeps`: what is completed of large claims is kept, locked, until `remove_completed`.
         """
         summaries = self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
-        if removes:
-            # They are settled all the same, and the store's timers go on with it.
-            with contextlib.suppress(LazarettoError):
-                self.remove_completed()
+        if not keeps:
+            self._remove_if_possible()
         return summaries
 
-    def is_removing(self) -> bool:
-        """Return whether settled claims keep what they have completed until it is removed."""
+    def keeps(self) -> bool:
+        """Return whether settled claims keep messages that they have completed."""
 
         def find(tx: Transaction) -> bool:
             queue = require_claims(tx, self.path)
-            return any((c.queue_id, c.consumer) == (queue.queue_id, self.name) for c in tx.claims.unremoved())
+            return any((c.queue_id, c.consumer) == (queue.queue_id, self.name) for c in tx.claims.keeping())
 
         return self._store.read(find)
 
@@ -224,10 +222,15 @@ class ClaimConsumer:
         return self._store.read(find)
 
     def remove_completed(self) -> None:
-        """Remove what settled claims have completed: in several commits, so that others can write."""
-        any_left = self.is_removing()
+        """Remove what settled claims keep: in several commits, so that others can write."""
+        any_left = self.keeps()
         while any_left:
             any_left = self._store.run(RemoveCompleted(self.path, self.name))
+
+    def _remove_if_possible(self) -> None:
+        # The store's timers go on with it.
+        with contextlib.suppress(LazarettoError):
+            self.remove_completed()
 
     def settle_whole(self, number: int, failed: Mapping[int, tuple[Outcome, Failure]]) -> ClaimSummary | None:
         """Complete all of a claim but what failed, by sequence number; None: it is known no more."""
@@ -332,17 +335,19 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
 
 
 def _kept(tx: Transaction, claims: Sequence[ClaimRecord]) -> list[ShardRecord]:
-    """Return what settled claims have completed and not yet removed: ranges, in their order in each claim."""
+    """Return what settled claims keep: ranges, in their order in each claim."""
     over = [claim for claim in claims if claim.state == SETTLED and claim.lease_until is not None]
     return [shard for claim in over for shard in tx.claims.kept(claim.token)]
 
 
 def _count_kept(tx: Transaction, kept: Sequence[ShardRecord]) -> int:
     """Return how many messages stand in ranges: exactly if they are few."""
-    most = sum(shard.last - shard.first + 1 for shard in kept)
-    if most > _FEW_KEPT:
-        return most
-    return sum(len(tx.claims.shard_keys(shard, most)) for shard in kept)
+    count = 0
+    for shard in kept:
+        count += len(tx.claims.shard_keys(shard, _FEW_KEPT))
+        if count >= _FEW_KEPT:
+            return sum(shard.last - shard.first + 1 for shard in kept)
+    return count
 
 
 def _oldest_behind(tx: Transaction, queue: QueueRecord, kept: Sequence[ShardRecord]) -> int | None:

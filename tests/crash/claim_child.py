@@ -46,8 +46,8 @@ def _arm(point: str, count: int, run: Callable[..., Any]) -> Callable[..., Any]:
 
 def main(store: str, point: str, count: int, ready: Connection) -> None:
     """Take claims, complete all but every hundredth message, and settle, until there is nothing left."""
-    settle_claims._MANY = 3
-    end_claims.AT_ONCE = AT_ONCE
+    settle_claims._LARGE = 3
+    end_claims._AT_ONCE = AT_ONCE
     with lazaretto.connect(store) as broker:
         deadly: Any = POINTS.get(point)
         if point.startswith("after"):

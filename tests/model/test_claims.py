@@ -32,8 +32,8 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small claims removed like large ones: by later commits, a few messages each."""
-    monkeypatch.setattr(settle_claims, "_MANY", 1)
-    monkeypatch.setattr(end_claims, "AT_ONCE", 2)
+    monkeypatch.setattr(settle_claims, "_LARGE", 1)
+    monkeypatch.setattr(end_claims, "_AT_ONCE", 2)
 
 
 @pytest.fixture(autouse=True)

@@ -339,7 +339,7 @@ def test_a_claim_leaves_a_server_that_is_away_to_the_writer(
             consumer.attach()
             store = store_of(broker)
             naps: list[float] = []
-            wait = store._closed.wait
+            wait = store._patience._ended.wait
 
             def nap(seconds: float) -> bool:
                 # The broker's own thread waits for the server, too.
@@ -347,7 +347,7 @@ def test_a_claim_leaves_a_server_that_is_away_to_the_writer(
                     naps.append(seconds)
                 return wait(seconds)
 
-            monkeypatch.setattr(store._closed, "wait", nap)
+            monkeypatch.setattr(store._patience._ended, "wait", nap)
             monkeypatch.setattr(ConfinedCommits, "run", noted)
             for idle in store._readers.take_idle():
                 idle.close()

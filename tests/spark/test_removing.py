@@ -24,7 +24,7 @@ CLAIM = 10
 
 @pytest.fixture
 def consumer(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> ClaimConsumer:
-    monkeypatch.setattr(settle_claims, "_MANY", 3)
+    monkeypatch.setattr(settle_claims, "_LARGE", 3)
     broker.sender("work").send([Message(b"x")] * 2 * CLAIM)
     consumer = ClaimConsumer(store_of(broker), "work", "spark")
     consumer.attach()

@@ -875,8 +875,8 @@ class TestRemoving:
 
     @pytest.fixture(autouse=True)
     def _small(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(settle_claims, "_MANY", 3)
-        monkeypatch.setattr(end_claims, "AT_ONCE", 4)
+        monkeypatch.setattr(settle_claims, "_LARGE", 3)
+        monkeypatch.setattr(end_claims, "_AT_ONCE", 4)
 
     def settled(self, broker: Broker, count: int = 20, shards: int = 2) -> ClaimConsumer:
         """Return a consumer with a claim that is settled, and keeps what it has completed."""
@@ -886,7 +886,7 @@ class TestRemoving:
         ((first, second, *_), *_) = keys_of(broker, consumer, 1)
         failed = [StagedRow(first, "failed", FAILED), StagedRow(second, "dead_lettered")]
         stage_all(broker, consumer, 1, *failed)
-        (summary,) = consumer.settle([1], ["a"], removes=False)
+        (summary,) = consumer.settle([1], ["a"], keeps=True)
         assert summary.outcomes == {"failed": 1, "dead_lettered": 1, "completed": count - 2}
         return consumer
 
@@ -921,7 +921,7 @@ class TestRemoving:
         consumer.take(0)
         ((_, shard),) = consumer.shards(0, 1)
         stage_all(broker, consumer, 1)
-        (summary,) = consumer.settle([1], ["a"], removes=False)
+        (summary,) = consumer.settle([1], ["a"], keeps=True)
         assert consumer.start(shard.token, "late") is None
         consumer.stage("b", staged_rows(shard.token, [], [], {}))
         assert consumer.settle([1], ["b"]) == [summary]
@@ -1003,7 +1003,7 @@ class TestRemoving:
         send(broker, 20)
         consumer.take(1)
         stage_all(broker, consumer, 2)
-        consumer.settle([2], ["a"], removes=False)
+        consumer.settle([2], ["a"], keeps=True)
         send(broker, 4)
         assert (consumer.lag().messages, consumer.is_followed()) == (4, True)
 
@@ -1059,7 +1059,7 @@ class TestRemoving:
             consumer.start(shard.token, "w")
         completed = others if why == "some are not staged" else [one, *others]
         consumer.stage("a", staged_rows(shard.token, completed, [], {}))
-        consumer.settle([1], ["a"], removes=False)
+        consumer.settle([1], ["a"], keeps=True)
         assert broker.queue("work").counts.locked == 0
         assert broker.queue("work").counts.total == (why == "some are not staged")
         assert broker.check() == []

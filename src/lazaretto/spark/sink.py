@@ -98,12 +98,12 @@ class SettlingSink:
                 consumer.revoke(why=outage)
                 if results is not None:
                     for number in numbers:
-                        _remove(results, number)
+                        _discard(results, number)
                 raise SystemicFailure(
                     f"{outage.removeprefix(OUTAGE)}. The messages of {options.queue!r} were released; "
                     "restart the query when the cause is fixed"
                 )
-            summaries = consumer.settle(numbers, stages, removes=False)
+            summaries = consumer.settle(numbers, stages, keeps=True)
             if queue not in self._brought and results is not None:
                 # The driver before this one may have settled claims until it was fenced off.
                 summaries = consumer.summaries(0, numbers[-1])
@@ -113,13 +113,17 @@ class SettlingSink:
             self._remove_completed(queue, options, consumer)
 
     def _remove_completed(self, queue: str, options: SparkOptions, consumer: ClaimConsumer) -> None:
-        """Remove what is completed: while the next micro-batch is at work, if more messages wait."""
-        with _left_to_timers(options):
-            if not consumer.is_removing():
+        """Remove what the claims keep: while the next micro-batch is at work, if more messages wait."""
+        with _left_to_timers(queue), contextlib.ExitStack() as opened:
+            if not consumer.keeps():
                 return
             is_followed = consumer.is_followed()
+            broker = opened.enter_context(broker_at(options.url()))
+            other = ClaimConsumer(store_of(broker), options.queue, options.consumer)
             # Not a daemon: it goes on where the query and the program end.
-            thread = threading.Thread(target=_remove_completed, args=(options,), name="lazaretto-removing")
+            thread = threading.Thread(
+                target=_remove, args=(opened.pop_all(), other), name="lazaretto-removing"
+            )
             thread.start()
             self._removing[queue] = thread
             if not is_followed:
@@ -136,22 +140,22 @@ def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
             published.publish(summary.number, summary.stages)
 
 
-def _remove_completed(options: SparkOptions) -> None:
-    """Remove the messages that settled claims have completed."""
-    with at_work(), _left_to_timers(options), broker_at(options.url()) as broker:
-        ClaimConsumer(store_of(broker), options.queue, options.consumer).remove_completed()
+def _remove(opened: contextlib.ExitStack, consumer: ClaimConsumer) -> None:
+    """Remove the messages that settled claims keep, and close what was opened for it."""
+    with at_work(), _left_to_timers(str(consumer.path)), opened:
+        consumer.remove_completed()
 
 
 @contextlib.contextmanager
-def _left_to_timers(options: SparkOptions) -> Iterator[None]:
+def _left_to_timers(queue: str) -> Iterator[None]:
     """Go on where completed messages cannot be removed: the store's timers do it later."""
     try:
         yield
     except LazarettoError as error:
-        _log.warning("completed messages of %r are not removed yet: %s", options.queue, error)
+        _log.warning("completed messages of %r are not removed yet: %s", queue, error)
 
 
-def _remove(results: Sink, claim: int) -> None:
+def _discard(results: Sink, claim: int) -> None:
     """Remove what a revoked claim has written. A place that fails keeps it until the query starts again."""
     try:
         results.remove(claim)

@@ -92,7 +92,7 @@ def copy_store(
     Neither store may be in use: writers are blocked. Locks are dropped and history is kept. The copy is
     compared with the source. Raises StoreError, InvalidOption.
     """
-    from lazaretto.store.sql.copy_store import RemoveCompleted, copy
+    from lazaretto.store.sql.copy_store import RemoveKept, copy
 
     if identity_of(source) == identity_of(target):
         raise InvalidOption("expected a target other than the source, got the same store")
@@ -100,7 +100,7 @@ def copy_store(
     try:
         ours = open_store(target, copying=True)
         try:
-            while theirs.run(RemoveCompleted()):
+            while theirs.run(RemoveKept()):
                 pass
             return copy(theirs, ours, progress)
         finally:

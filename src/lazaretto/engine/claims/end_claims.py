@@ -26,8 +26,8 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _replace = msgspec.structs.replace
 
-#: Completed messages that one commit removes: all others that write wait for it.
-AT_ONCE = 10_000
+#: Kept messages that one commit removes: all others that write wait for it.
+_AT_ONCE = 10_000
 #: The same of those that a timer removes, which whoever receives may have to wait for.
 _AT_ONCE_BY_TIMER = 2_000
 #: How long whoever removes them has for the next ones before others do it, in microseconds.
@@ -98,10 +98,10 @@ class RemoveCompleted(ClaimOperation[bool]):
     def run(self, tx: Transaction) -> bool:
         queue = require_claims(tx, self.path)
         own = (queue.queue_id, self.consumer)
-        mine = [claim for claim in tx.claims.unremoved() if (claim.queue_id, claim.consumer) == own]
+        mine = [claim for claim in tx.claims.keeping() if (claim.queue_id, claim.consumer) == own]
         if not mine:
             return False
-        any_left = tx.claims.remove_completed(mine[0], AT_ONCE, tx.now + REMOVED_WITHIN)
+        any_left = tx.claims.remove_completed(mine[0], _AT_ONCE, tx.now + REMOVED_WITHIN)
         return any_left or len(mine) > 1
 
 
@@ -114,7 +114,7 @@ def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) ->
 def end_due_claims(tx: Transaction, limit: int) -> int:
     """Revoke claims whose lease has expired, a part at a time; return how much was done.
 
-    What a settled claim has completed is removed, if whoever settled it has not done so by then.
+    What a settled claim keeps is removed, if whoever settled it has not done so by then: a part is a round.
     Messages in progress count a lock expiry. Messages that were not started, or only read, are released.
     """
     done = 0

@@ -38,8 +38,8 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _replace = msgspec.structs.replace
 #: Messages that are removed at once: they are read twice, and the second time are still in a cache.
 _AT_ONCE = 2_000
-#: How many completed messages of a shard are removed by later commits.
-_MANY = 10_000
+#: Of claims of how many messages those that are completed are kept until later commits remove them.
+_LARGE = 10_000
 #: How many runs of messages are removed without a look at what stands between them.
 _FEW_RUNS = 100
 
@@ -114,8 +114,11 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
 
     A claim that is already settled does not change, and its summary is returned again. Messages without a
     staged outcome are released, as are those of a task that completed a message which has left the claim, or
-    that did a shard again which one named before it has done. Large claims keep what is completed locked
-    until `RemoveCompleted` has removed it, a part at a time, so that others can write. Raises ClaimFenced.
+    that did a shard again which one named before it has done. Raises ClaimFenced.
+
+    A large claim keeps what it has completed, locked by ranges, until `RemoveCompleted` removes it, a part at
+    a time, so that others can write. Not kept are messages of sessions, of a queue with `max_size`, of a
+    shard that was read again, and those that are locked by themselves.
     """
 
     path: EntityPath
@@ -164,7 +167,8 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
                 by_shard.setdefault(rows.token, []).append(rows)
     outcomes: dict[str, int] = {}
     seconds: dict[str, float] = {}
-    finals = sent = left = 0
+    finals = sent = 0
+    keeps = False
     for shard in shards:
         parts = by_shard.get(shard.token, [])
         completed = [key for part in parts for key in part.completed_keys()]
@@ -174,26 +178,26 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
             outcomes[got.value] = outcomes.get(got.value, 0) + 1
             finals += final
             sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
-        is_left = _is_left(tx, queue, shard, completed, others)
-        left += is_left
-        done = _complete(tx, queue, shard, completed, removes=not is_left)
+        is_kept = claim.rows >= _LARGE and _can_keep(tx, queue, shard, completed, others)
+        keeps = keeps or is_kept
+        done = _complete(tx, queue, shard, completed, keeps=is_kept)
         if done:
             tx.rates.count(queue.queue_id, COMPLETED, done)
             outcomes["completed"] = outcomes.get("completed", 0) + done
-        back = 0 if is_left else give_back(tx, shard)
+        back = 0 if is_kept else give_back(tx, shard)
         if back:
             outcomes["released"] = outcomes.get("released", 0) + back
         for part in parts:
             for name, value in part.seconds.items():
                 seconds[name] = round(seconds.get(name, 0.0) + value, 3)
     tx.claims.unlock_sessions(queue.queue_id, claim.token)
-    tx.claims.forget_shards(claim.token, ranges=not left)
+    tx.claims.forget_shards(claim.token, unlocks=not keeps)
     if outcomes.get("completed"):
         note_commit(tx, queue)
     seconds["settle"] = round(time.perf_counter() - begun, 3)
     summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, used)
     encoded = msgspec.json.encode(summary).decode()
-    until = tx.now + REMOVED_WITHIN if left else None
+    until = tx.now + REMOVED_WITHIN if keeps else None
     tx.claims.save(_replace(claim, state=SETTLED, lease_until=until, ended=tx.now, summary=encoded))
     told = msgspec.to_builtins(summary)
     del told["stages"]
@@ -215,15 +219,15 @@ def _is_held(tx: Transaction, shards: Sequence[ShardRecord], staged: StagedRows)
     return held.issuperset(staged.completed_keys()) and held.issuperset(completed)
 
 
-def _is_left(
+def _can_keep(
     tx: Transaction,
     queue: QueueRecord,
     shard: ShardRecord,
     completed: Sequence[int],
     others: Sequence[StagedRow],
 ) -> bool:
-    """Return whether later commits remove what is completed: many messages, and all that the shard holds."""
-    if len(completed) < _MANY or not shard.ranges or shard.reads > 1 or queue.options.requires_session:
+    """Return whether what is completed can be kept: all that the shard holds, in ranges."""
+    if not completed or not shard.ranges or shard.reads > 1 or queue.options.requires_session:
         return False
     topic = None if queue.topic_id is None else tx.queues.by_id(queue.topic_id)
     if (topic or queue).options.max_size is not None:
@@ -269,14 +273,14 @@ def _send(tx: Transaction, sends: Sequence[tuple[str, list[NewMessage]]]) -> Non
 
 
 def _complete(
-    tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int], *, removes: bool
+    tx: Transaction, queue: QueueRecord, shard: ShardRecord, keys: list[int], *, keeps: bool
 ) -> int:
-    """Remove completed messages; return how many were held. `removes`: False: not those in ranges."""
+    """Remove completed messages; return how many were held. `keeps`: not those in ranges."""
     if not keys:
         return 0
     keys.sort()
     keep_samples(tx, queue, keys)
-    if not removes:
+    if keeps:
         tx.sequences.keep_highest(keys)
         tx.claims.delete_held(shard, [(shard.first, shard.last)], ranges=False)
         return len(keys)

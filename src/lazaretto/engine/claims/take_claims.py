@@ -187,16 +187,19 @@ class _Taker:
                 tx.lock(ready_keys, token, None)
             for lane, messages in self._by_lane(fresh):
                 timed = [message.key for message in messages if message.timed]
-                taken = sum(message.size for message in messages)
-                run = FreshRun(messages[0].key, messages[-1].key, len(messages), taken, len(timed))
-                tx.claims.lock_fresh(lane, run, token, timed)
+                all_timed = len(timed) == len(messages)
+                tx.claims.lock_fresh(
+                    lane, messages[0].key, messages[-1].key, token, timed, all_timed=all_timed
+                )
         return shards
 
     def _whole_runs(self) -> list[tuple[ShardRecord, int]] | None:
         """Take fresh messages without a look at each; None: they must be looked at."""
         tx, queue, wanted = self._tx, self._queue, self._wanted
-        lane, last = queue.queue_id, self._lasts.get(queue.queue_id, 0)
-        if queue.partitions > 1 or tx.claims.claimable(lane, last, 1)[0]:
+        if queue.partitions > 1:
+            return None
+        lane, last = queue.queue_id, self._lasts[queue.queue_id]
+        if tx.claims.claimable(lane, last, 1)[0]:
             return None
         runs = self._runs(lane, last, -(-wanted.max_rows // wanted.shards))
         rows = sum(run.rows for run in runs)
@@ -208,7 +211,7 @@ class _Taker:
         shards = []
         for number, run in enumerate(runs):
             token = self._token + number
-            tx.claims.lock_fresh(lane, run, token)
+            tx.claims.lock_fresh(lane, run.first, run.last, token)
             shards.append((ShardRecord(token, self._token, run.first, run.last, run.rows), run.bytes))
         return shards
 

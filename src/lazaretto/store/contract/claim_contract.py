@@ -126,7 +126,7 @@ class StoredClaims(Protocol):
         ...
 
     def due(self, limit: int) -> list[ClaimRecord]:
-        """Return claims whose lease has expired, and those that are being revoked."""
+        """Return claims whose lease has expired: those to revoke, and those whose messages nobody removes."""
         ...
 
     def save(self, record: ClaimRecord) -> None:
@@ -161,20 +161,20 @@ class StoredClaims(Protocol):
         """Return a task's staged outcomes, in order."""
         ...
 
-    def forget_shards(self, claim_token: int, *, ranges: bool = True) -> None:
-        """Delete the shards and staged outcomes of an ended claim, and its locks on ranges."""
+    def forget_shards(self, claim_token: int, *, unlocks: bool = True) -> None:
+        """Delete the shards and staged outcomes of an ended claim. `unlocks`: its locks on ranges, too."""
         ...
 
-    def unremoved(self) -> list[ClaimRecord]:
-        """Return settled claims that still lock, by ranges, messages which they have completed."""
+    def keeping(self) -> list[ClaimRecord]:
+        """Return settled claims that keep messages which they have completed."""
         ...
 
     def kept(self, claim_token: int) -> list[ShardRecord]:
-        """Return what a settled claim has completed and not yet removed: each range as a shard."""
+        """Return what a settled claim keeps: each range as a shard, whose `rows` are not counted."""
         ...
 
     def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> bool:
-        """Remove some of the messages that a settled claim has completed; return whether any may be left.
+        """Remove some of the messages that a settled claim keeps; return whether any may be left.
 
         `until`: when somebody else goes on with it, if any are left.
         """
@@ -199,7 +199,16 @@ class StoredClaims(Protocol):
         """
         ...
 
-    def lock_fresh(self, lane: int, run: FreshRun, token: int, timed: Sequence[int] = ()) -> None:
+    def lock_fresh(
+        self,
+        lane: int,
+        first: int,
+        last: int,
+        token: int,
+        timed: Sequence[int] = (),
+        *,
+        all_timed: bool = False,
+    ) -> None:
         """Lock the next fresh messages of a lane for a claim; earlier ones are already taken.
 
         `timed`: those with a time to come.

@@ -23,16 +23,15 @@ _LONGEST_NAP = 2.0
 class Patience:
     """Begins transactions, for up to `busy` seconds each. `where` names the store in errors."""
 
-    def __init__(self, busy: float, where: str, closed: threading.Event, upkeep: Upkeep) -> None:
+    def __init__(self, busy: float, where: str, upkeep: Upkeep) -> None:
         self._busy = busy
         self._where = where
-        self._closed = closed
         self._upkeep = upkeep
-        self._ended = False
+        self._ended = threading.Event()
 
     def end(self) -> None:
-        """Wait no more, nor go on waiting for long: try once."""
-        self._ended = True
+        """Wait no more: the store is about to be closed."""
+        self._ended.set()
 
     def begin(self, begin: Callable[[], T], *, waits: bool = True) -> T:
         """Begin a transaction, again and again while the server is away, for as long as a caller `waits`.
@@ -48,8 +47,8 @@ class Patience:
                 if isinstance(error, psycopg.errors.LockNotAvailable) and self._upkeep.end_silent_writers():
                     continue
                 away = isinstance(translated(error, self._where), StoreUnavailable)
-                if not (away and waits) or self._ended or time.monotonic() + nap > end:
+                if not (away and waits) or time.monotonic() + nap > end:
                     raise
-                if self._closed.wait(nap):
+                if self._ended.wait(nap):
                     raise BrokerClosed("the broker was closed during the call") from error
                 nap = min(2 * nap, _LONGEST_NAP)

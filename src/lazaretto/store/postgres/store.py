@@ -119,7 +119,7 @@ class PostgresStore(SideCommits):
         self._opening: Cursor | None = None
         self._readers = Readers(conninfo, self._lock_timeout, self._closed)
         self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._readers)
-        self._patience = Patience(busy, where, self._closed, self._upkeep)
+        self._patience = Patience(busy, where, self._upkeep)
         # What it cannot do is done by the writer, which waits.
         lend = partial(self._lent, waits=False)
         self._confined = ConfinedCommits(

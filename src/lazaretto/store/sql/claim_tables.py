@@ -88,18 +88,18 @@ class ClaimTables(MessagePart):
     def staged(self, claim_token: int, stage: str) -> list[bytes]:
         return [outcomes for (outcomes,) in self._context.run("select_staged", (claim_token, stage))]
 
-    def forget_shards(self, claim_token: int, *, ranges: bool = True) -> None:
+    def forget_shards(self, claim_token: int, *, unlocks: bool = True) -> None:
         self._context.run("delete_shards", (claim_token,))
         self._context.run("delete_staged", (claim_token,))
-        if ranges and self._context.any_claimed():
+        if unlocks and self._context.any_claimed():
             self._unlock(claim_token, claim_token + MOST_SHARDS)
 
     def _unlock(self, first_token: int, end_token: int) -> None:
         self._context.run("delete_claimed", (first_token, end_token))
         self._context.memory.claimed = None
 
-    def unremoved(self) -> list[ClaimRecord]:
-        return [ClaimRecord(*row) for row in self._context.run("select_unremoved")]
+    def keeping(self) -> list[ClaimRecord]:
+        return [ClaimRecord(*row) for row in self._context.run("select_keeping")]
 
     def kept(self, claim_token: int) -> list[ShardRecord]:
         rows = self._context.run("select_claimed", (claim_token, claim_token + MOST_SHARDS))
@@ -115,7 +115,7 @@ class ClaimTables(MessagePart):
             # Most keys there are of messages.
             for _ in range(_MOST_GAPS):
                 last = min(first + limit - 1, kept.last)
-                limit -= self.delete_held(_between(kept, first, last), [(first, last)])
+                limit -= self.delete_held(kept, [(first, last)])
                 first = last + 1
                 if first > kept.last or limit <= 0:
                     break
@@ -151,15 +151,24 @@ class ClaimTables(MessagePart):
         first, *others = self._context.run("select_fresh_run", values).fetchone()
         return None if first is None else FreshRun(first, *others)
 
-    def lock_fresh(self, lane: int, run: FreshRun, token: int, timed: Sequence[int] = ()) -> None:
+    def lock_fresh(
+        self,
+        lane: int,
+        first: int,
+        last: int,
+        token: int,
+        timed: Sequence[int] = (),
+        *,
+        all_timed: bool = False,
+    ) -> None:
         context = self._context
-        context.cursors[lane] = run.last
-        if not context.claims_ranges or run.timed == run.rows:
-            context.lock_range(run.first, run.last, token, None)
+        context.cursors[lane] = last
+        if not context.claims_ranges or all_timed:
+            context.lock_range(first, last, token, None)
             return
         if timed:
             context.run("lock_keys", (None, token, context.now, context.worker, context.ids(timed)))
-        ends = {"first": run.first, "last": run.last}
+        ends = {"first": first, "last": last}
         context.run("insert_claimed", {**ends, "token": token, "now": context.now, "worker": context.worker})
         context.memory.claimed = True
 
@@ -229,11 +238,6 @@ class ClaimTables(MessagePart):
         if sessions:
             self._context.wake(lower_bound(queue_id))
         return sessions
-
-
-def _between(kept: ShardRecord, first: int, last: int) -> ShardRecord:
-    """Return a part of a range."""
-    return msgspec.structs.replace(kept, first=first, last=last, ranges=((first, last),))
 
 
 def _parts(shard: ShardRecord) -> Iterator[dict[str, Any]]:

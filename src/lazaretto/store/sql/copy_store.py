@@ -74,8 +74,8 @@ TABLES = (
 )
 
 
-#: Claims that still lock what they have completed. In the copy it would be free.
-_UNREMOVED = Table("lazaretto_claims", ("queue_id",), only="state = 'settled' AND lease_until IS NOT NULL")
+#: Claims that keep what they have completed. In the copy it would be free.
+_KEEPING = Table("lazaretto_claims", ("queue_id",), only="state = 'settled' AND lease_until IS NOT NULL")
 #: What is said of the store as a whole that its copy has, too.
 _KEPT = ("store_id", "created", FOUR_EYES, REDACTION, REDACTION_KEY, SPREAD)
 
@@ -133,17 +133,17 @@ class Copied:
     sha256: str
 
 
-class RemoveCompleted(Operation[bool]):
-    """Remove some of what settled claims have completed; return whether any may be left."""
+class RemoveKept(Operation[bool]):
+    """Remove some of what settled claims keep; return whether any may be left."""
 
     durable = False
 
     def run(self, tx: Transaction) -> bool:
         """See Operation."""
-        for claim in tx.claims.unremoved():
-            tx.claims.remove_completed(claim, _CHUNK, tx.now)
-            return True
-        return False
+        claims = tx.claims.keeping()
+        if claims:
+            tx.claims.remove_completed(claims[0], _CHUNK, tx.now)
+        return bool(claims)
 
 
 def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int], None]) -> list[Copied]:
@@ -155,7 +155,7 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
     """
     with source.tables() as theirs, target.tables() as ours:
         origin = theirs.meta()
-        if theirs.count(_UNREMOVED):
+        if theirs.count(_KEEPING):
             raise StoreError("a claim was settled just now: stop all users of the store, and copy again")
         _refuse(ours, origin["store_id"])
         ours.finish({COPYING: origin["store_id"]})

@@ -119,7 +119,7 @@ q.queue_id, expired, dropped, size,
               AND d.key > [lower_bound q.queue_id] AND d.key < [lower_bound q.queue_id + 1])
 
 -- part: misclaimed
--- Ranges that no shard of an open claim locks, or that reach into each other.
+-- Ranges that no shard of an open claim locks and no settled claim keeps, or that reach into each other.
 SELECT 'ranges of no claim', count(*) FROM lazaretto_claimed_ranges r
 WHERE NOT EXISTS (SELECT 1 FROM lazaretto_shards s WHERE s.token = r.token AND s.first <= r.first AND s.last >= r.last)
     AND NOT EXISTS (SELECT 1 FROM lazaretto_claims c WHERE c.state = 'settled' AND c.lease_until IS NOT NULL
@@ -1161,12 +1161,12 @@ SELECT [claim_columns]
 FROM lazaretto_claims WHERE queue_id = :queue_id ORDER BY created DESC, number DESC LIMIT :limit
 
 -- name: select_due_claims
--- The claims whose lease has run out, those that are being revoked, and settled ones that nobody removes.
+-- The claims whose lease has run out, those that are being revoked, and settled ones whose messages nobody removes.
 SELECT [claim_columns]
 FROM lazaretto_claims WHERE lease_until <= :now ORDER BY lease_until LIMIT :limit
 
--- name: select_unremoved
--- Settled claims that still lock messages which they have completed.
+-- name: select_keeping
+-- Settled claims that keep messages which they have completed.
 SELECT [claim_columns]
 FROM lazaretto_claims WHERE lease_until IS NOT NULL AND state = 'settled' ORDER BY lease_until
 

@@ -467,6 +467,7 @@ class SqlStore(ABC):
         if self._closed.is_set():
             return
         self._closed.set()
+        self.stop_waiting()
         self._group.close()
         self.notifier.close()
         if self._pid != os.getpid():

@@ -11,7 +11,9 @@ from lazaretto.spark import process, spark_session
 
 
 def act(message: Any, context: Any) -> Any:
-    """Emit a message, return a result; or fail in the way the body says, or wait for the gate it names."""
+    """Return a result, and emit a message if it is of a session; or fail in the way the body says, or wait
+    for the gate it names.
+    """
     import os
     import signal
     from pathlib import Path
@@ -33,7 +35,8 @@ def act(message: Any, context: Any) -> Any:
         return None
     if message.body == b"jvm":
         os.kill(int(Path(os.environ["LAZARETTO_FAULTS"], "jvm.pid").read_text()), signal.SIGKILL)
-    context.send("out", Message(message.body, subject=message.session_id))
+    if message.session_id is not None:
+        context.send("out", Message(message.body, subject=message.session_id))
     return {"n": int(message.body), "session": message.session_id}
 
 

@@ -44,7 +44,13 @@ def _executor() -> int:
 
 def _install() -> None:
     from lazaretto.claims import ClaimConsumer
+    from lazaretto.engine.claims import end_claims, settle_claims
+    from lazaretto.engine.claims.end_claims import RemoveCompleted
     from lazaretto.engine.claims.settle_claims import SettleClaims, Stage
+
+    # Small claims are removed like large ones: by later commits.
+    settle_claims._LARGE = 1
+    end_claims._AT_ONCE = 3
 
     def around(name: str) -> None:
         original = getattr(ClaimConsumer, name)
@@ -77,6 +83,7 @@ def _install() -> None:
 
     within(Stage, "in-stage")
     within(SettleClaims, "in-settle")
+    within(RemoveCompleted, "in-remove")
 
 
 def _install_in_reader(source: Any) -> None:

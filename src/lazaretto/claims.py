@@ -15,7 +15,13 @@ import msgspec
 
 from lazaretto.engine.claims.attach_drivers import Attach
 from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims, require_claims
-from lazaretto.engine.claims.end_claims import LAST_CLAIM, ClaimSummary, RemoveCompleted, summary_of
+from lazaretto.engine.claims.end_claims import (
+    LAST_CLAIM,
+    ClaimSummary,
+    RemoveCompleted,
+    keeping_claims,
+    summary_of,
+)
 from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, StartShard
 from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
@@ -38,7 +44,6 @@ from lazaretto.store.contract.claim_contract import (
     MOST_ROWS,
     MOST_SHARDS,
     OPEN,
-    SETTLED,
     ClaimRecord,
     ShardRecord,
 )
@@ -205,8 +210,7 @@ class ClaimConsumer:
         """Return whether settled claims keep messages that they have completed."""
 
         def find(tx: Transaction) -> bool:
-            queue = require_claims(tx, self.path)
-            return any((c.queue_id, c.consumer) == (queue.queue_id, self.name) for c in tx.claims.keeping())
+            return bool(keeping_claims(tx, require_claims(tx, self.path), self.name))
 
         return self._store.read(find)
 
@@ -215,8 +219,7 @@ class ClaimConsumer:
 
         def find(tx: Transaction) -> bool:
             queue = require_claims(tx, self.path)
-            claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
-            ends = {lane_of(shard.last, queue.partitions): shard.last for shard in _kept(tx, claims)}
+            ends = {lane_of(s.last, queue.partitions): s.last for s in _kept(tx, queue, self.name)}
             return any((tx.claims.last_message(lane) or 0) > ends.get(lane, 0) for lane in queue.lanes)
 
         return self._store.read(find)
@@ -290,7 +293,7 @@ class ClaimConsumer:
             claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
             held = sum(claim.rows for claim in claims if claim.state == OPEN)
             oldest = waiting.oldest
-            if kept := _kept(tx, claims):
+            if kept := _kept(tx, queue, self.name):
                 held += _count_kept(tx, kept)
                 oldest = _oldest_behind(tx, queue, kept)
             age = 0 if oldest is None else max(0, tx.now - oldest)
@@ -334,10 +337,9 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
     )
 
 
-def _kept(tx: Transaction, claims: Sequence[ClaimRecord]) -> list[ShardRecord]:
-    """Return what settled claims keep: ranges, in their order in each claim."""
-    over = [claim for claim in claims if claim.state == SETTLED and claim.lease_until is not None]
-    return [shard for claim in over for shard in tx.claims.kept(claim.token)]
+def _kept(tx: Transaction, queue: QueueRecord, consumer: str) -> list[ShardRecord]:
+    """Return what a consumer's settled claims keep: ranges, in the order of claims and of their keys."""
+    return [shard for claim in keeping_claims(tx, queue, consumer) for shard in tx.claims.kept(claim.token)]
 
 
 def _count_kept(tx: Transaction, kept: Sequence[ShardRecord]) -> int:

@@ -86,6 +86,12 @@ def give_back(tx: Transaction, shard: ShardRecord) -> int:
     return released + len(left)
 
 
+def keeping_claims(tx: Transaction, queue: QueueRecord, consumer: str) -> list[ClaimRecord]:
+    """Return a consumer's settled claims that keep messages which they have completed."""
+    own = (queue.queue_id, consumer)
+    return [claim for claim in tx.claims.keeping() if (claim.queue_id, claim.consumer) == own]
+
+
 @dataclasses.dataclass(slots=True)
 class RemoveCompleted(ClaimOperation[bool]):
     """Remove some of what a consumer's settled claims have completed; return whether any may be left."""
@@ -97,8 +103,7 @@ class RemoveCompleted(ClaimOperation[bool]):
 
     def run(self, tx: Transaction) -> bool:
         queue = require_claims(tx, self.path)
-        own = (queue.queue_id, self.consumer)
-        mine = [claim for claim in tx.claims.keeping() if (claim.queue_id, claim.consumer) == own]
+        mine = keeping_claims(tx, queue, self.consumer)
         if not mine:
             return False
         any_left = tx.claims.remove_completed(mine[0], _AT_ONCE, tx.now + REMOVED_WITHIN)

@@ -187,10 +187,8 @@ class _Taker:
                 tx.lock(ready_keys, token, None)
             for lane, messages in self._by_lane(fresh):
                 timed = [message.key for message in messages if message.timed]
-                all_timed = len(timed) == len(messages)
-                tx.claims.lock_fresh(
-                    lane, messages[0].key, messages[-1].key, token, timed, all_timed=all_timed
-                )
+                some = None if len(timed) == len(messages) else timed
+                tx.claims.lock_fresh(lane, messages[0].key, messages[-1].key, token, some)
         return shards
 
     def _whole_runs(self) -> list[tuple[ShardRecord, int]] | None:

@@ -166,7 +166,7 @@ class StoredClaims(Protocol):
         ...
 
     def keeping(self) -> list[ClaimRecord]:
-        """Return settled claims that keep messages which they have completed."""
+        """Return settled claims that keep messages which they have completed: of each consumer in order."""
         ...
 
     def kept(self, claim_token: int) -> list[ShardRecord]:
@@ -200,18 +200,11 @@ class StoredClaims(Protocol):
         ...
 
     def lock_fresh(
-        self,
-        lane: int,
-        first: int,
-        last: int,
-        token: int,
-        timed: Sequence[int] = (),
-        *,
-        all_timed: bool = False,
+        self, lane: int, first: int, last: int, token: int, timed: Sequence[int] | None = ()
     ) -> None:
         """Lock the next fresh messages of a lane for a claim; earlier ones are already taken.
 
-        `timed`: those with a time to come.
+        `timed`: those with a time to come; None: all of them.
         """
         ...
 

@@ -152,18 +152,11 @@ class ClaimTables(MessagePart):
         return None if first is None else FreshRun(first, *others)
 
     def lock_fresh(
-        self,
-        lane: int,
-        first: int,
-        last: int,
-        token: int,
-        timed: Sequence[int] = (),
-        *,
-        all_timed: bool = False,
+        self, lane: int, first: int, last: int, token: int, timed: Sequence[int] | None = ()
     ) -> None:
         context = self._context
         context.cursors[lane] = last
-        if not context.claims_ranges or all_timed:
+        if not context.claims_ranges or timed is None:
             context.lock_range(first, last, token, None)
             return
         if timed:

@@ -1168,7 +1168,7 @@ FROM lazaretto_claims WHERE lease_until <= :now ORDER BY lease_until LIMIT :limi
 -- name: select_keeping
 -- Settled claims that keep messages which they have completed.
 SELECT [claim_columns]
-FROM lazaretto_claims WHERE lease_until IS NOT NULL AND state = 'settled' ORDER BY lease_until
+FROM lazaretto_claims WHERE lease_until IS NOT NULL AND state = 'settled' ORDER BY queue_id, consumer, number
 
 -- name: save_claim
 -- How a claim stands.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,8 @@ from types import FrameType
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 #: A program above this one may pass on the Control-C that the terminal has sent already, in seconds.
 _SAME_PRESS = 0.2
+#: After which an interrupt that was lost comes again, in seconds.
+_AGAIN = 0.05
 
 
 class Ending:
@@ -55,8 +59,29 @@ def interrupting() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    with _handled(signal.default_int_handler):
+    with _handled(signal.default_int_handler), _never_lost():
         yield
+
+
+@contextlib.contextmanager
+def _never_lost() -> Iterator[None]:
+    """Raise KeyboardInterrupt again where Python drops it: while it forks, or in a `__del__`."""
+    before = sys.unraisablehook
+
+    def on_dropped(dropped: sys.UnraisableHookArgs) -> None:
+        if not issubclass(dropped.exc_type, KeyboardInterrupt):
+            before(dropped)
+            return
+        # Raised here and now, it would be dropped as well.
+        later = threading.Timer(_AGAIN, _thread.interrupt_main)
+        later.daemon = True
+        later.start()
+
+    sys.unraisablehook = on_dropped
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager

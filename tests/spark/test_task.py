@@ -22,11 +22,12 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidMessage
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions
+from lazaretto.spark.bodies import bounded
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once, schema_of, shard_query
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
-from lazaretto.spark.shard_task import ShardTask, TaskSettings, bounded
+from lazaretto.spark.shard_task import ShardTask, TaskSettings
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.store.addresses import is_served, served_at
 from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord

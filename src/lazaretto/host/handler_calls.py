@@ -39,6 +39,8 @@ class Caller:
         self._takes_context = handler.takes_context
         self._validate = _validator(handler.options.validator)
         self._middleware = handler.options.middleware
+        #: Whether anything gets a context, and can ask for effects.
+        self._asks = handler.takes_context or bool(handler.options.middleware)
         self._runner: asyncio.Runner | None = None
         self._deadline: float | None = None
         #: The latest return value of the handler.
@@ -50,18 +52,18 @@ class Caller:
 
     def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed."""
-        context = HandlerContext(message, past)
+        context = HandlerContext(message, past) if self._asks else None
         self.returned = None
         try:
             if self._validate is not None:
                 self._check(message)
-            if self._middleware:
+            if context is not None and self._middleware:
                 self._through(self._middleware, message, context)
             else:
                 self._call(message, context)
         except InvalidMessage as error:
             return Effects(verdict="invalid", failure=failure_of(error))
-        return context.effects
+        return None if context is None else context.effects
 
     async def call_async(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Call a coroutine function in the same way, concurrently with others on one event loop."""
@@ -105,7 +107,7 @@ class Caller:
         else:
             self._call(message, context)
 
-    def _call(self, message: ReceivedMessage, context: HandlerContext) -> None:
+    def _call(self, message: ReceivedMessage, context: HandlerContext | None) -> None:
         returned = self._function(message, context) if self._takes_context else self._function(message)
         if returned is not None and inspect.isawaitable(returned):
             if self._runner is None:

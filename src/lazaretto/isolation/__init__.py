@@ -5,6 +5,6 @@ Independent of queues: items and results are bytes.
 
 from lazaretto.isolation.sandbox import Sandbox
 from lazaretto.isolation.sandbox_options import SandboxOptions
-from lazaretto.isolation.verdict import FailedResult, Status, Verdict
+from lazaretto.isolation.verdict import DONE, FailedResult, Status, Verdict
 
-__all__ = ["FailedResult", "Sandbox", "SandboxOptions", "Status", "Verdict"]
+__all__ = ["DONE", "FailedResult", "Sandbox", "SandboxOptions", "Status", "Verdict"]

@@ -55,8 +55,8 @@ _ROOM = 1_048_576
 _ALONE = 10_000
 #: How many rounds in a row may end before an item is run.
 _MOST_BARREN = 3
-#: How long a round is awaited without sleeping, in seconds.
-_SPIN = 0.0005
+#: How long a round of few items is awaited without sleeping, in seconds; and how many are few.
+_SPIN, _FEW = 0.0005, 100
 #: How often deadlines are looked at, in seconds: at most, and as a share of the deadline.
 _LOOK, _SHARE = 0.05, 0.1
 #: How long after a deadline a process is given to cancel an item, while it is not at work on any, in seconds.
@@ -347,7 +347,8 @@ class Sandbox(Closing):
         )  # fmt: skip
         seen, self._seen_at = (-1, 0), time.monotonic()
         # A short round is over before this thread would have been put to sleep and woken again.
-        while numbers[OVER] != number and time.monotonic() - self._seen_at < _SPIN:
+        spin = _SPIN if self._count <= _FEW else 0.0
+        while numbers[OVER] != number and time.monotonic() - self._seen_at < spin:
             _yield()
         look = _LOOK if deadline is None else min(_LOOK, deadline * _SHARE)
         why, killed_at = Death.OWN, 0.0

@@ -145,6 +145,10 @@ class BreakerWindow:
                 found = self._outage()
         return found
 
+    def note_completed(self, keys: Sequence[int], now: float) -> None:
+        """Add messages that have all succeeded, as `note` does."""
+        self.note([(key, None) for key in keys[-2 * self._policy.messages :]], now)
+
     def _outage(self) -> str | None:
         counts: dict[str, int] = {}
         for key, fingerprint in self._latest.items():

@@ -267,3 +267,18 @@ def _misfit(value: Any, kind: pa.DataType, path: str) -> str | None:
         inner = (_misfit(*part) for part in parts)
         return next((one for one in inner if one), f"the value does not fit {kind} - at `{path}`")
     return None
+
+
+def bounded(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """Yield a batch in parts whose bodies have so many bytes at most, or that are one message."""
+    bodies = batch.column("body")
+    if bodies.nbytes <= most:
+        yield batch
+        return
+    start = held = 0
+    for index, size in enumerate(pc.binary_length(bodies).to_pylist()):
+        if index > start and held + (size or 0) > most:
+            yield batch.slice(start, index - start)
+            start, held = index, 0
+        held += size or 0
+    yield batch.slice(start)

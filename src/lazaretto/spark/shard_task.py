@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -10,19 +11,18 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lazaretto.engine.claims.settle_claims import StagedRow, StagedRows, staged_rows
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage
-from lazaretto.host.outcomes import Ended, ended_of, ended_with
-from lazaretto.isolation import Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.host.outcomes import COMPLETED, Ended, ended_of, ended_with
+from lazaretto.isolation import DONE, Sandbox, SandboxOptions, Status, Verdict
 from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
-from lazaretto.spark.bodies import PROBLEM, Extras
+from lazaretto.spark.bodies import PROBLEM, Extras, bounded
 from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, Sink
@@ -42,6 +42,8 @@ from lazaretto.traces import MOST_LINKS
 from lazaretto.traces.context import TRACEPARENT, context_of, properties_of
 
 _COMPLETED = Outcome.COMPLETED.value
+#: How nearly every message ends: completed, with nothing else to do. Looked for by identity, which is fast.
+_SIMPLY: tuple[Ended, Any] = (COMPLETED, None)
 #: Messages that the sandbox is given at once.
 _CHUNK = 2_000
 #: Bytes of bodies that are taken out of a batch at once.
@@ -209,22 +211,25 @@ class ShardTask:
         begun = time.monotonic()
         # Of all or none of a batch: then the items say so, too.
         in_order = bool(items[0][IN_ORDER])
-        left = list(range(len(keys)))
-        while left:
-            for index in left:
-                if sessions[index] in self._failed_sessions:
-                    self._others.append(StagedRow(keys[index], Outcome.RELEASED.value))
-            left = [index for index in left if sessions[index] not in self._failed_sessions]
-            if not left:
-                break
+        while keys:
+            if self._failed_sessions:
+                failed = [session in self._failed_sessions for session in sessions]
+                released = itertools.compress(keys, failed)
+                self._others += [StagedRow(key, Outcome.RELEASED.value) for key in released]
+                left = [index for index, one in enumerate(failed) if not one]
+                keys, items = [keys[index] for index in left], [items[index] for index in left]
+                sessions = [sessions[index] for index in left]
+                if not keys:
+                    break
             if self._mark is not None:
-                self._mark(keys[left[0]])
-            ends = self._run_some([items[index] for index in left], in_order)
+                self._mark(keys[0])
+            ends = self._run_some(items, in_order)
             if self._mark is not None:
                 # Whoever it has taken down must not be told that it is over.
                 self._spark.wait_if_dying()
-            self._keep([keys[index] for index in left], ends, [sessions[index] for index in left])
-            left = left[len(ends) :]
+            over = len(ends)
+            self._keep(keys[:over], ends, sessions[:over])
+            keys, items, sessions = keys[over:], items[over:], sessions[over:]
         self._seconds["handler"] += time.monotonic() - begun
 
     def _run_some(self, items: Sequence[Item], in_order: bool) -> list[tuple[Ended, Any]]:
@@ -239,9 +244,12 @@ class ShardTask:
         ends: list[tuple[Ended, Any]] = []
         held = 0
 
-        def is_over(verdicts: Sequence[Verdict]) -> bool:
+        def is_over(verdicts: list[Verdict]) -> bool:
             # A process that takes over knows nothing of what the one before it held or left for later.
             nonlocal held
+            if verdicts.count(DONE) == len(verdicts):
+                ends.extend([_SIMPLY] * len(verdicts))
+                return False
             for verdict in verdicts:
                 if verdict.status is Status.NOT_RUN or verdict.result == LATER:
                     return True
@@ -263,7 +271,7 @@ class ShardTask:
         for one in items:
             try:
                 effects, result = self._inline(one)
-                ends.append((ended_with(effects), result))
+                ends.append(_SIMPLY if effects is None and result is None else (ended_with(effects), result))
                 held += _size(result)
             except BaseException as error:
                 ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
@@ -274,6 +282,11 @@ class ShardTask:
     def _keep(
         self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
     ) -> None:
+        if not self._failed_sessions and all(one is _SIMPLY for one in ends):
+            self._completed += keys
+            if self._window is not None and self._mark is None:
+                self._window.note_completed(keys, time.monotonic())
+            return
         wrong = self._add_results(keys, ends, sessions)
         for index, (ended, _result) in enumerate(ends):
             key, settlement = keys[index], ended.settlement
@@ -397,21 +410,6 @@ def _size(result: object) -> int:
     if isinstance(result, dict):
         return sum(_size(value) for value in result.values())
     return sum(_size(value) for value in result) if isinstance(result, list | tuple) else 8
-
-
-def bounded(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    """Yield a batch in parts whose bodies have so many bytes at most, or that are one message."""
-    bodies = batch.column("body")
-    if bodies.nbytes <= most:
-        yield batch
-        return
-    start = held = 0
-    for index, size in enumerate(pc.binary_length(bodies).to_pylist()):
-        if index > start and held + (size or 0) > most:
-            yield batch.slice(start, index - start)
-            start, held = index, 0
-        held += size or 0
-    yield batch.slice(start)
 
 
 def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[Item], list[str | None]]:

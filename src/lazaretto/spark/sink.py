@@ -88,7 +88,8 @@ class SettlingSink:
             raise NotAllowed("the stream was repartitioned before process: each shard must stay in one task")
         if queue in self._removing:
             self._removing.pop(queue).join()
-        with broker_at(options.url()) as broker:
+        with contextlib.ExitStack() as opened:
+            broker = opened.enter_context(broker_at(options.url()))
             consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
             tracing = active(store_of(broker))
             if tracing is not None:
@@ -110,22 +111,22 @@ class SettlingSink:
             if results is not None:
                 bring_up_to_date(results, summaries)
             self._brought.add(queue)
-            self._remove_completed(queue, options, consumer)
+            self._remove_completed(queue, consumer, opened)
 
-    def _remove_completed(self, queue: str, options: SparkOptions, consumer: ClaimConsumer) -> None:
-        """Remove what the claims keep: while the next micro-batch is at work, if more messages wait."""
-        with _left_to_timers(queue), contextlib.ExitStack() as opened:
+    def _remove_completed(self, queue: str, consumer: ClaimConsumer, opened: contextlib.ExitStack) -> None:
+        """Remove what the claims keep: while the next micro-batch is at work, if more messages wait.
+
+        `opened`: what the consumer needs, which is closed behind that.
+        """
+        with _left_to_timers(queue):
             if not consumer.keeps():
                 return
             is_followed = consumer.is_followed()
-            broker = opened.enter_context(broker_at(options.url()))
-            other = ClaimConsumer(store_of(broker), options.queue, options.consumer)
             # Not a daemon: it goes on where the query and the program end.
-            thread = threading.Thread(
-                target=_remove, args=(opened.pop_all(), other), name="lazaretto-removing"
+            thread = self._removing[queue] = threading.Thread(
+                target=_remove, args=(consumer, opened.pop_all()), name="lazaretto-removing"
             )
             thread.start()
-            self._removing[queue] = thread
             if not is_followed:
                 thread.join()
 
@@ -140,8 +141,8 @@ def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
             published.publish(summary.number, summary.stages)
 
 
-def _remove(opened: contextlib.ExitStack, consumer: ClaimConsumer) -> None:
-    """Remove the messages that settled claims keep, and close what was opened for it."""
+def _remove(consumer: ClaimConsumer, opened: contextlib.ExitStack) -> None:
+    """Remove the messages that settled claims keep, and close what the consumer needs."""
     with at_work(), _left_to_timers(str(consumer.path)), opened:
         consumer.remove_completed()
 

@@ -94,6 +94,27 @@ def note_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("sessions", [0, 3])
 @pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_a_session_waits_behind_a_failure_of_a_batch_before(
+    tmp_path: Path, isolation: str, sessions: int
+) -> None:
+    def check(message: Any) -> None:
+        if message.body == b"raise":
+            raise ValueError("no")
+
+    task, _ = task_of(check, tmp_path, inline=isolation == "inline")
+    batch = batch_of([b"x"] * 9 + [b"raise"] + [b"x"] * 20, sessions)
+    for start in range(0, 30, 6):
+        task.run(batch.slice(start, 6))
+    staged = task.finish()
+    left = {10, *range(10, 31, 3)} if sessions else {10}
+    assert sorted(staged.completed_keys()) == [n for n in range(1, 31) if n not in left]
+    assert {row.key: row.outcome for row in staged.others} == {
+        key: "failed" if key == 10 else "released" for key in left
+    }
+
+
+@pytest.mark.parametrize("sessions", [0, 3])
+@pytest.mark.parametrize("isolation", ["process", "inline"])
 def test_large_results_are_held_a_part_at_a_time(
     tmp_path: Path, isolation: str, sessions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

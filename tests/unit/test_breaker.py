@@ -64,6 +64,14 @@ def test_every_charge_of_a_retried_message_is_given_back() -> None:
     assert window.take_charges(DOWN) == {**dict.fromkeys(range(9), 10), 9: 1}
 
 
+def test_messages_that_all_succeed_may_be_noted_by_their_keys() -> None:
+    window = BreakerWindow(POLICY)
+    for key in range(9):
+        window.note([(key, DOWN)], 0.0)
+    window.note_completed(range(100, 1100), 0.0)
+    assert window.note([(9, DOWN)], 0.0) is None
+
+
 def test_failures_older_than_the_window_are_no_part_of_it() -> None:
     window = BreakerWindow(POLICY)
     for key in range(9):

@@ -39,8 +39,8 @@ class Caller:
         self._takes_context = handler.takes_context
         self._validate = _validator(handler.options.validator)
         self._middleware = handler.options.middleware
-        #: Whether anything gets a context, and can ask for effects.
-        self._asks = handler.takes_context or bool(handler.options.middleware)
+        #: Whether anything gets a context. Without one, nothing can be asked for.
+        self._needs_context = handler.takes_context or bool(handler.options.middleware)
         self._runner: asyncio.Runner | None = None
         self._deadline: float | None = None
         #: The latest return value of the handler.
@@ -52,7 +52,7 @@ class Caller:
 
     def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed."""
-        context = HandlerContext(message, past) if self._asks else None
+        context = HandlerContext(message, past) if self._needs_context else None
         self.returned = None
         try:
             if self._validate is not None:

@@ -346,7 +346,7 @@ class Sandbox(Closing):
             self._options.deadline, self._numbers, self._worker, self._round_number,
         )  # fmt: skip
         seen, self._seen_at = (-1, 0), time.monotonic()
-        # A short round is over before this thread would have been put to sleep and woken again.
+        # A round of few items is often over before this thread would have been put to sleep and woken again.
         spin = _SPIN if self._count <= _FEW else 0.0
         while numbers[OVER] != number and time.monotonic() - self._seen_at < spin:
             _yield()

@@ -245,11 +245,11 @@ class ShardTask:
         held = 0
 
         def is_over(verdicts: list[Verdict]) -> bool:
-            # A process that takes over knows nothing of what the one before it held or left for later.
             nonlocal held
             if verdicts.count(DONE) == len(verdicts):
                 ends.extend([_SIMPLY] * len(verdicts))
                 return False
+            # A process that takes over knows nothing of what the one before it held or left for later.
             for verdict in verdicts:
                 if verdict.status is Status.NOT_RUN or verdict.result == LATER:
                     return True

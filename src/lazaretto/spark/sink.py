@@ -116,17 +116,21 @@ class SettlingSink:
     def _remove_completed(self, queue: str, consumer: ClaimConsumer, opened: contextlib.ExitStack) -> None:
         """Remove what the claims keep: while the next micro-batch is at work, if more messages wait.
 
-        `opened`: what the consumer needs, which is closed behind that.
+        `opened`: what the consumer needs, which is closed once they are removed.
         """
         with _left_to_timers(queue):
             if not consumer.keeps():
                 return
             is_followed = consumer.is_followed()
+            left = opened.pop_all()
             # Not a daemon: it goes on where the query and the program end.
-            thread = self._removing[queue] = threading.Thread(
-                target=_remove, args=(consumer, opened.pop_all()), name="lazaretto-removing"
-            )
-            thread.start()
+            thread = threading.Thread(target=_remove, args=(consumer, left), name="lazaretto-removing")
+            try:
+                thread.start()
+            except BaseException:
+                left.close()
+                raise
+            self._removing[queue] = thread
             if not is_followed:
                 thread.join()
 

@@ -65,7 +65,7 @@ def interrupting() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _never_lost() -> Iterator[None]:
-    """Raise KeyboardInterrupt again where Python drops it: while it forks, or in a `__del__`."""
+    """Get SIGTERM again where Python drops a KeyboardInterrupt: while it forks, or in a `__del__`, say."""
     before = sys.unraisablehook
 
     def on_dropped(dropped: sys.UnraisableHookArgs) -> None:
@@ -73,7 +73,7 @@ def _never_lost() -> Iterator[None]:
             before(dropped)
             return
         # Raised here and now, it would be dropped as well.
-        later = threading.Timer(_AGAIN, _thread.interrupt_main)
+        later = threading.Timer(_AGAIN, _thread.interrupt_main, (signal.SIGTERM,))
         later.daemon = True
         later.start()
 

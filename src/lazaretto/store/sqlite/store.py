@@ -25,7 +25,7 @@ from lazaretto.store.sqlite.connection import connect, own_fault, translated, tr
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.news import News
 from lazaretto.store.sqlite.schema import prepare
-from lazaretto.store.sqlite.store_file import WatchedFile, refuse_inherited
+from lazaretto.store.sqlite.store_file import WatchedFile, refuse_inherited, refuse_second_name
 from lazaretto.store.sqlite.tables import SqliteTables
 from lazaretto.store.sqlite.user_sql import SqliteExclusive
 from lazaretto.store.sqlite.wake_file import WakeFile
@@ -76,6 +76,7 @@ class SqliteStore(SqlStore):
         self._busy = busy
         where = f"store {path}"
         refuse_inherited(path)
+        refuse_second_name(path)
         prepare(path, create=create, adopt=adopt, copying=copying, busy=busy, now=clock.now())
         with translating(where):
             # Opening retries: another process may be creating the store in this file.

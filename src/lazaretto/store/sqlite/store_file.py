@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import stat
 import weakref
 from pathlib import Path
@@ -55,6 +56,48 @@ def refuse_inherited(path: Path) -> None:
             "without locks; fork before the store is opened or after it is closed, or start processes by "
             "multiprocessing's spawn or forkserver"
         )
+
+
+def refuse_second_name(path: Path) -> None:
+    """Raise StoreError if the file at `path` is, or may be, in use by another name, too.
+
+    SQLite keeps the log beside the name a file is opened by. By each name there would be a log of its own,
+    and what is committed by one would be overwritten, or never seen, by the other.
+    """
+    try:
+        links = path.stat().st_nlink
+    except OSError:
+        # SQLite reports obstacles.
+        return
+    if links > 1:
+        raise StoreError(
+            f"store {path}: expected a file with one name, got one with {links} (hard links): each name has "
+            "a log of its own, and messages would be lost. Nothing was changed; keep one name, that which "
+            f"has a -wal beside it if there is one, and remove the others (find DIRECTORY -samefile {path})"
+        )
+    if os.path.realpath(path) in _mount_points():
+        raise StoreError(
+            f"store {path}: expected a file in a folder that is mounted, got a file that is mounted by "
+            "itself: its log would be outside of the mount, and messages would be lost. Nothing was changed; "
+            "mount the folder that it is in"
+        )
+
+
+def _mount_points() -> set[str]:
+    """Return where something is mounted, as far as this process can see; nothing where no system tells."""
+    try:
+        table = Path("/proc/self/mountinfo").read_bytes()
+    except OSError:
+        return set()
+    return {os.fsdecode(_ESCAPED.sub(_unescape, line.split(b" ")[4])) for line in table.splitlines()}
+
+
+#: Linux writes blanks and backslashes in a mount point as octal numbers.
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+
+def _unescape(octal: re.Match[bytes]) -> bytes:
+    return bytes([int(octal[1], 8)])
 
 
 class WatchedFile:

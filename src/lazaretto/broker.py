@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -56,11 +57,14 @@ from lazaretto.repairs import RepairDesk
 from lazaretto.sender import Sender, sendable
 from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
+from lazaretto.store.contract.access_contract import SPREAD
 from lazaretto.store.contract.records import AuditCriteria
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.tools.closing import Closing
 from lazaretto.transaction import BrokerTransaction
+
+_log = logging.getLogger("lazaretto")
 
 
 def connect(
@@ -130,8 +134,17 @@ class Broker(
         self._rotation: dict[str, str] = {}
         try:
             # Looked for first, so that opening a store writes nothing, nor waits for who is writing.
-            if store.read(lambda tx: tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)) is None:
+            system, spread = store.read(
+                lambda tx: (tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE), tx.access.setting(SPREAD))
+            )
+            if system is None:
                 store.run(OpenStore())
+            if spread is not None:
+                _log.warning(
+                    "This store was one of several that were used as one queue (%s), which this version does "
+                    "not do: it is opened by itself. Open the others, too, and receive what they still have",
+                    spread,
+                )
         except BaseException:
             store.close()
             raise

@@ -9,8 +9,6 @@ import enum
 from collections.abc import Sequence
 from typing import ClassVar
 
-from lazaretto.model.partitions import Placed
-
 
 class LazarettoError(Exception):
     """Something went wrong in Lazaretto."""
@@ -397,20 +395,6 @@ class StoreUnavailable(StoreError):
 
     code = "store_unavailable"
     retriable = True
-
-
-class PartlySent(StoreError):
-    """Some messages were sent to their stores, and others were not.
-
-    Attribute: `placed`, for each message in the order given: where it was sent, or None. The cause is what
-    the first of the others failed with, or CommitUnknown if any did: then others may have been sent.
-    """
-
-    code = "partly_sent"
-
-    def __init__(self, message: str, placed: Sequence[Placed | None]) -> None:
-        self.placed = placed
-        super().__init__(message)
 
 
 class CommitUnknown(StoreError):

@@ -27,7 +27,7 @@ import pytest
 from servers import new_store
 
 import lazaretto
-from lazaretto import errors, spread
+from lazaretto import errors
 from lazaretto.cli.exits import MEANINGS
 from lazaretto.engine.log import EVENT_KINDS
 
@@ -350,9 +350,6 @@ def test_reference_has_every_method_of_what_users_hold() -> None:
         lazaretto.Sender,
         lazaretto.Receiver,
         lazaretto.BrokerTransaction,
-        spread.SpreadBroker,
-        spread.SpreadSender,
-        spread.SpreadReceiver,
     )
     names = [
         f"{cls.__name__}.{name}"

@@ -1,7 +1,7 @@
 """Fixtures of the behavioural suite, which is written once and runs on every store.
 
 A further store is one further entry of STORES. Some modules run with all queues partitioned, too; the long
-form runs all modules so, and nothing else. Some run on a spread of two files.
+form runs all modules so, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from partitioned import not_promised, partition_all
 from servers import new_store
-from spread_as_broker import connected, left_to_stores
 
 import lazaretto
 from lazaretto import Broker, ManualClock
@@ -30,19 +29,6 @@ ALSO_PARTITIONED = (
     "test_policy_halt",
     "test_purged_letters",
     "test_receive_by_number",
-)
-#: What a store's name ends with where it is one of a spread; the modules that are run so in the gate, and
-#: those that are in the long form, too.
-SPREAD = "-spread"
-ALSO_SPREAD = ("test_receive", "test_send", "test_settle", "test_time")
-LONG_SPREAD = (
-    "test_attempts",
-    "test_bad_input",
-    "test_duplicates",
-    "test_forwarding",
-    "test_policy_effects",
-    "test_receive_by_number",
-    "test_topics",
 )
 _SOAK = os.environ.get("LAZARETTO_SOAK") == "1"
 
@@ -62,13 +48,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores = list(mark.args if mark else STORES)
     partitioned = [f"{store}{PARTITIONED}" for store in stores]
     module = metafunc.module.__name__.rpartition(".")[2]
-    on_spread = module in ALSO_SPREAD or (_SOAK and module in LONG_SPREAD)
-    spread = [f"sqlite{SPREAD}"] if on_spread and "sqlite" in stores else []
     if _SOAK:
         stores = partitioned
     elif module in ALSO_PARTITIONED:
         stores += partitioned
-    stores += spread
     metafunc.parametrize("url", stores, indirect=True)
 
 
@@ -78,9 +61,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         what = not_promised(item.nodeid) if PARTITIONED in item.nodeid else None
         if what is not None:
             item.add_marker(pytest.mark.skip(reason=f"not promised with partitions: {what}"))
-        what = left_to_stores(item.nodeid) if SPREAD in item.nodeid else None
-        if what is not None:
-            item.add_marker(pytest.mark.skip(reason=f"not done by a spread: {what}"))
 
 
 @pytest.fixture
@@ -99,13 +79,9 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
 def connect(request: pytest.FixtureRequest, url: str, clock: ManualClock) -> Iterator[Connect]:
     """Open a broker on the test's store, with the test's clock; every one is closed in the end."""
     opened: list[Broker] = []
-    spread = SPREAD in request.node.nodeid
 
     def connect(**options: Any) -> Broker:
-        given = {"clock": clock, **options}
-        opened.append(
-            connected([url, f"{url}.other"], **given) if spread else lazaretto.connect(url, **given)
-        )
+        opened.append(lazaretto.connect(url, **{"clock": clock, **options}))
         return opened[-1]
 
     yield connect

@@ -24,7 +24,6 @@ from lazaretto import (
 )
 from lazaretto.engine.timers import CleanUp
 from lazaretto.errors import EntityNotFound, InvalidOption, MessageLockLost
-from lazaretto.store.postgres import connection
 
 from .actions import create, send, set_aside, stored
 
@@ -154,15 +153,6 @@ def test_closing_writes_what_is_left(connect: Any) -> None:
     send(broker, b"x", b"y")
     broker.close()
     assert counts(connect(), limit=1) == [(2, 0, 0, 0, 0)]
-
-
-@pytest.mark.stores("postgres")
-def test_closing_writes_what_is_left_on_a_distributed_server(
-    connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # No commit goes out whole there.
-    monkeypatch.setattr(connection, "_IS_DISTRIBUTED", "true")
-    test_closing_writes_what_is_left(connect)
 
 
 PROCESS = """

@@ -23,8 +23,10 @@ from lazaretto import (
     StoreForeign,
     StoreTooNew,
 )
+from lazaretto.broker import store_of
 from lazaretto.engine.maintenance import Maintenance
 from lazaretto.engine.timers import CleanUp, cleaned_at
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.dialect import place, queries_in
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import Migration, Query, load_queries, with_rows
@@ -459,3 +461,27 @@ def test_the_random_numbers_of_a_program_are_its_own(connect: Connect) -> None:
     fail(broker)
     assert broker.queue("q").counts.delayed == 1
     assert random.getstate() == before
+
+
+class _Mark(Operation[None]):
+    """Mark a store as one of several that are used as one queue."""
+
+    def run(self, tx: Transaction) -> None:
+        tx.access.save_setting("spread", '{"spread":"shop","place":0,"stores":2}')
+
+
+def test_a_store_that_was_one_of_several_opens_by_itself(
+    connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says so, and the store works."""
+    broker = connect()
+    create(broker)
+    send(broker, b"1")
+    store_of(broker).run(_Mark())
+    broker.close()
+    assert not [record for record in caplog.records if "one of several" in record.getMessage()]
+    again = connect()
+    assert [record.levelname for record in caplog.records if '"stores":2' in record.getMessage()] == [
+        "WARNING"
+    ]
+    assert take(again).body == b"1"

@@ -12,13 +12,12 @@ from lazaretto.errors import (
     LazarettoError,
     MessageLockLost,
     MessageNotReceivable,
-    PartlySent,
     PoisonMessageError,
     SessionHeld,
 )
 
 ALL = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, LazarettoError)]
-SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld, MessageNotReceivable, PartlySent)]
+SIMPLE = [c for c in ALL if c not in (PoisonMessageError, SessionHeld, MessageNotReceivable)]
 
 #: Codes are promises: programs compare them. A changed or missing line breaks somebody.
 CODES = {
@@ -48,7 +47,6 @@ CODES = {
     "MessageNotReceivable": "message_not_receivable",
     "MessageTooLarge": "message_too_large",
     "NotAllowed": "not_allowed",
-    "PartlySent": "partly_sent",
     "PersonNotFound": "person_not_found",
     "PoisonMessageError": "poison_message",
     "QuotaExceeded": "quota_exceeded",

@@ -14,11 +14,9 @@ from typing import get_type_hints
 
 import pytest
 
-import lazaretto
 from lazaretto.model.entities import FIXED_OPTIONS, QueueOptions, TopicOptions
 from lazaretto.model.entity_changes import QueueChanges, TopicChanges
 from lazaretto.model.options import options_of
-from lazaretto.spread.members import StoreOptions
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,7 +24,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LEFT_OUT = ("no-untyped-def", "no-untyped-call", "union-attr")
 
 WRONG = """
-import lazaretto.spread
+import lazaretto
 from lazaretto.host import Handler, handler
 
 @handler("q", batchsize=3)
@@ -44,7 +42,7 @@ def change(broker: lazaretto.Broker) -> None:
     broker.update_topic("t", lock_duration=5)
     broker.update_subscription("t", "s", requires_session=True)
 
-lazaretto.spread.connect(["a.db"], timeouts=5)
+lazaretto.connect("a.db", timeouts=5)
 """
 
 
@@ -101,11 +99,6 @@ def test_examples_of_the_pages(tmp_path: Path) -> None:
 def test_changes_are_the_options_that_are_not_fixed() -> None:
     for cls, changes in ((QueueOptions, QueueChanges), (TopicOptions, TopicChanges)):
         assert set(get_type_hints(changes)) == set(options_of(cls)) - set(FIXED_OPTIONS)
-
-
-def test_options_of_a_spread_are_those_of_each_store() -> None:
-    hints = get_type_hints(lazaretto.connect)
-    assert get_type_hints(StoreOptions) == {name: hints[name] for name in hints.keys() - {"url", "return"}}
 
 
 def test_a_program_that_uses_every_verb(tmp_path: Path) -> None:

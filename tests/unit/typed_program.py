@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-import lazaretto.spread
+import lazaretto
 from lazaretto import (
     Backoff,
     Message,
@@ -187,10 +187,3 @@ def settle(receiver: lazaretto.Receiver, messages: Sequence[ReceivedMessage]) ->
                 receiver.invalid(message, error="no such item")
             case _:
                 receiver.release(message)
-
-
-def send_to_several(shop: lazaretto.spread.SpreadBroker, messages: Sequence[Message]) -> list[int]:
-    try:
-        return [place.store for place in shop.sender("orders").send(messages)]
-    except lazaretto.PartlySent as error:
-        return [place.sequence_number for place in error.placed if place is not None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 #: How much older a message elsewhere may be than the next one at home, in microseconds.
 SLACK = 350_000
@@ -18,13 +18,6 @@ SLACK = 350_000
 LOOK_EVERY = 250_000
 #: How many processes have a slot of their own.
 SLOTS = 256
-
-
-class Placed(NamedTuple):
-    """Where a message is: the place of its store in a spread, from 0, and its sequence number there."""
-
-    store: int
-    sequence_number: int
 
 
 class Keyed(Protocol):

@@ -11,7 +11,7 @@ FOUR_EYES: Final = "four_eyes"
 #: The settings: rules for fields that people may not read, as JSON; and the key of hashes, in hex.
 REDACTION: Final = "redaction"
 REDACTION_KEY: Final = "redaction_key"
-#: The setting with a store's place in a spread.
+#: The setting with the place that a store had among several that were used as one.
 SPREAD: Final = "spread"
 #: What the setting with the keys of an entity begins with; the queue's id follows.
 SIGNING: Final = "signing:"

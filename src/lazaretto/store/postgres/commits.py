@@ -102,7 +102,7 @@ class Commits:
         """
         move: tuple[str, Sequence[Any]] | None = None
         if connection.total_changes != begun_at:
-            values = (self.channel, connection.distributed) if tells else (connection.distributed,)
+            values = (self.channel,) if tells else ()
             move = self.dialect.text("tell" if tells else "move_on"), values
         moved = self.finish_with(connection, move, flush=flush)
         row = None if moved is None else moved.fetchone()

@@ -92,7 +92,6 @@ _DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_k
 
 
 _STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
-_IS_DISTRIBUTED = "EXISTS (SELECT FROM pg_extension WHERE extname = 'citus')"
 
 
 #: One that is alive and cut off must not, either. Milliseconds.
@@ -129,13 +128,10 @@ class PgConnection:
         settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout, **self._settings}
         try:
             said = "".join(f"SET {name} = {value}; " for name, value in settings.items())
-            cursor = raw.execute(f"{said}SELECT pg_backend_pid(), {_STARTED}, {_IS_DISTRIBUTED}".encode())
+            cursor = raw.execute(f"{said}SELECT pg_backend_pid(), {_STARTED}".encode())
             while cursor.nextset():
                 pass
-            ((pid, era, distributed),) = cursor.fetchall()
-            if distributed:
-                # It must know the values before it can tell which server a statement is for.
-                raw.execute(b"SET plan_cache_mode = force_custom_plan")
+            ((pid, era),) = cursor.fetchall()
         except BaseException:
             raw.close()
             raise
@@ -148,8 +144,6 @@ class PgConnection:
         self.server = (host, None if host.startswith("/") else raw.info.port)
         #: When the server was started, in microseconds: that of another one, as after a failover, is another.
         self.era: int = era
-        #: Whether the server may pass statements on to others, as Citus does.
-        self.distributed: bool = distributed
         self._pipeline = Pipeline(raw, raw.watch)
         self._whole = False
         self._poll = select.poll()

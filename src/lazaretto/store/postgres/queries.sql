@@ -108,8 +108,7 @@ SELECT coalesce(array_agg(key), '{}') AS keys, coalesce(bool_or(spent), false) A
 -- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. They are
 -- looked up by a list of keys: a join may be planned for a table that seems empty, and then reads all that is kept for
 -- an open transaction. What others are taking is passed over; the first of these that was fresh is left over, because
--- it may come back. Citus crashes where a column is set to an element of an array, unless that stands in another
--- expression.
+-- it may come back.
 -- Differs because each question costs a round trip: the server looks and takes in one.
 ready AS ([ready]), clear AS ([is_clear]), fresh AS (
     SELECT ARRAY(
@@ -743,16 +742,16 @@ WHERE l.locktype = 'advisory' AND l.granted AND l.classid::bigint = :writing AND
     AND a.query_start < clock_timestamp() - INTERVAL '5 seconds'
 
 -- name: move_on
--- The next version of what is stored, if anything was changed, which another server may have done.
+-- The next version of what is stored, if anything was changed.
 -- Differs because the file has PRAGMA data_version.
 SELECT nextval('lazaretto_version'::regclass)
-WHERE :distributed::boolean OR pg_current_xact_id_if_assigned() IS NOT NULL
+WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: tell
 -- The same, told to all who listen.
 -- Differs because only the server tells other processes.
 SELECT nextval('lazaretto_version'::regclass), pg_notify(:channel, '')
-WHERE :distributed::boolean OR pg_current_xact_id_if_assigned() IS NOT NULL
+WHERE pg_current_xact_id_if_assigned() IS NOT NULL
 
 -- name: flush
 -- Wait until all that was committed before is as safe as the server's synchronous_commit makes it.

@@ -60,7 +60,7 @@ class SideCommits(SqlStore):
 
     def run(self, operation: Operation[T]) -> T:
         path_key = operation.confined_to()
-        if path_key is not None and not self._connection.distributed:
+        if path_key is not None:
             done = self._run_confined(operation, path_key)
             if done is not None:
                 return done[0]

@@ -49,8 +49,6 @@ _LONE_COMMITS = 50
 _ATTEMPTS = 4
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
-#: How long closing waits for other writers on a distributed server, in milliseconds.
-_LAST_WAIT = 500
 
 
 class PostgresStore(SideCommits):
@@ -185,8 +183,7 @@ class PostgresStore(SideCommits):
         Return the remaining operations, and whether another attempt may succeed.
         """
         connection = self._connection
-        if connection.broken or connection.heard or connection.distributed:
-            # Rows and sequences are on different servers, and no statement reaches both.
+        if connection.broken or connection.heard:
             return group, False
         try:
             whole, left = self._whole.plan(group, registered=self._memory.registered)
@@ -351,13 +348,7 @@ class PostgresStore(SideCommits):
 
     def _write_last(self) -> None:
         connection = self._connection
-        if connection.broken or connection.heard:
-            return
-        if connection.distributed:
-            # No commit goes out whole there.
-            connection.script(f"SET lock_timeout = {_LAST_WAIT}")
-            super()._write_last()
-        else:
+        if not (connection.broken or connection.heard):
             self._commit_whole([Ticket(Nothing())], durable=False)
 
     # -- reading --------------------------------------------------------------------------------
@@ -372,9 +363,6 @@ class PostgresStore(SideCommits):
             return found
 
     def _mark_of_commits(self) -> str | None:
-        if self._connection.distributed:
-            # What other servers commit becomes visible without a trace on this one.
-            return None
         query = self.dialect.text("select_snapshot")
 
         def look(connection: PgConnection) -> str:

@@ -69,16 +69,15 @@ class UserCommits:
     def run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
         """Run an operation and commit; return its answer, and what follows the commit."""
         self._connection.script(_OPENING)
-        again = not self._connection.distributed
         for _ in range(_ATTEMPTS):
-            if not again:
-                break
             ticket = Ticket(operation)
             done, again = self._commit_whole(ticket)
             if done is not None:
                 return ticket.answer, done
             # The locks that it took are gone with what it did.
             self._connection.script(_GO_BACK)
+            if not again:
+                break
         return self._commit_locked(operation), self._locked.context
 
     def _commit_whole(self, ticket: Ticket) -> tuple[CommitContext | None, bool]:

@@ -62,6 +62,10 @@ class EntityNotFound(EntityError, LookupError):
     """No entity exists at this path."""
 
     code = "entity_not_found"
+    #: The error without what it suggests, the path that was asked for, and those it was compared with.
+    plain: str | None = None
+    path: str = ""
+    others: tuple[str, ...] = ()
 
 
 class EntityExists(EntityError):

@@ -1,0 +1,1 @@
+"""What is promised about security, one promise a test."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Callable
 from typing import Any, Final
 
 from lazaretto import errors
@@ -18,6 +19,7 @@ from lazaretto.amqp.performatives import (
     TransactionalState,
 )
 from lazaretto.door.conversions import properties_of
+from lazaretto.model.checks import without_unseen
 from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, PropertyValue
 
 TIMEOUT: Final = "com.microsoft:timeout"
@@ -78,12 +80,20 @@ def condition_of(error: BaseException) -> str:
     return next((condition for kind, condition in _CONDITIONS if isinstance(error, kind)), INTERNAL)
 
 
-def description_of(error: BaseException) -> str:
-    """Return the text for a client: that of our errors; of others, nothing of what went wrong."""
+def _sees_nothing(path: str) -> bool:
+    return False
+
+
+def description_of(error: BaseException, sees: Callable[[str], bool] = _sees_nothing) -> str:
+    """Return the text for a client: that of our errors; of others, nothing of what went wrong.
+
+    `sees`: which entities the client may be told of besides that which it named.
+    """
     if not isinstance(error, errors.LazarettoError):
         return "an internal error: see the server's log"
     text = str(error)
     if isinstance(error, errors.EntityNotFound):
+        text = str(without_unseen(error, sees))
         # Service Bus's clients know by these words that it was no fault of the connection.
         text = f"The messaging entity in question could not be found: {text}"
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"

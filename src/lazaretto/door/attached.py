@@ -91,7 +91,7 @@ class Attached:
             else:
                 await self._attach_sender(link)
         except LazarettoError as error:
-            link.session.refuse(link, condition_of(error), description_of(error))
+            link.session.refuse(link, condition_of(error), description_of(error, self._peer.grants.sees))
         finally:
             self._attaching.pop(link, None)
         self._peer.flush()

@@ -64,9 +64,12 @@ class Grants:
 
     def require(self, path: str, right: Right) -> None:
         """Raise Unauthorized unless a grant that has not expired gives a right on a path."""
-        if not self._keys.wanted:
-            return
         now = time.time()
         self._held = [grant for grant in self._held if grant.until > now]
-        if not any(grant.allows(path.lower(), right, now) for grant in self._held):
+        if self._keys.wanted and not any(grant.allows(path, right, now) for grant in self._held):
             raise Unauthorized(f"expected a token with the right {right.value} on {path!r}, got none")
+
+    def sees(self, path: str) -> bool:
+        """Return whether the client may know of an entity: whether it has any right on it."""
+        now = time.time()
+        return not self._keys.wanted or any(grant.until > now and grant.covers(path) for grant in self._held)

@@ -17,6 +17,7 @@ from lazaretto.door.signatures import (
     name_of_login,
     policy_of,
 )
+from lazaretto.model.containment import Reach
 from lazaretto.model.signing import SigningRule
 
 
@@ -60,7 +61,7 @@ class Keys:
 
 def _policy(rule: SigningRule, scope: str) -> AccessPolicy:
     rights = frozenset(Right(one) for one in rule.rights)
-    return AccessPolicy(rule.name, rule.primary, rights, scope, rule.secondary)
+    return AccessPolicy(rule.name, rule.primary, rights, scope, rule.secondary, Reach.ENTITY)
 
 
 def stands(grant: Grant, own: Mapping[str, AccessPolicy], current: Collection[AccessPolicy]) -> bool:

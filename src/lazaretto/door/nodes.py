@@ -86,7 +86,9 @@ class Requests:
             if not isinstance(error, LazarettoError):
                 self._peer.log_fault(error)
             condition = condition_of(error)
-            said = requests.Answer(status_of(condition), description_of(error), None, condition)
+            said = requests.Answer(
+                status_of(condition), description_of(error, self._peer.grants.sees), None, condition
+            )
         told = requests.status_properties(said, token=self._node == _TOKENS)
         reply = b"".join(
             (

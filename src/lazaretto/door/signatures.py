@@ -13,6 +13,7 @@ import urllib.parse
 from collections.abc import Iterable, Mapping
 
 from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.model.containment import Reach, grant_covers
 
 
 class Right(enum.Enum):
@@ -32,9 +33,10 @@ class Unauthorized(LazarettoError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AccessPolicy:
-    """A key by a name, and what it allows on all entities below a path; "": on all.
+    """A key by a name, and what it allows from a path on; "": on all entities.
 
-    `secondary`: another key that does the same, so that clients can change from one to the other.
+    `reach`: whether that is all below the path, or one entity with what belongs to it. `secondary`: another
+    key that does the same, so that clients can change from one to the other.
     """
 
     name: str
@@ -42,6 +44,7 @@ class AccessPolicy:
     rights: frozenset[Right] = frozenset(Right)
     scope: str = ""
     secondary: str | None = dataclasses.field(default=None, repr=False)
+    reach: Reach = Reach.BELOW
 
     def __post_init__(self) -> None:
         if not self.name or not self.key:
@@ -52,10 +55,14 @@ class AccessPolicy:
         """The one or two keys."""
         return (self.key,) if self.secondary is None else (self.key, self.secondary)
 
+    def covers(self, path: str) -> bool:
+        """Return whether it is for what a path names."""
+        return grant_covers(self.reach, self.scope, path)
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token gives: rights below a path, until a time in seconds since 1970.
+    """What a token gives: rights below a path, as far as its policy goes, until a time in seconds since 1970.
 
     `policy`, `key`: what it was signed with; None: it was not signed.
     """
@@ -68,8 +75,13 @@ class Grant:
 
     def allows(self, path: str, right: Right, now: float) -> bool:
         """Whether it gives a right on a path at a time."""
-        below = self.audience == "" or path == self.audience or path.startswith(self.audience + "/")
-        return now < self.until and below and bool(self.rights & {right, Right.MANAGE})
+        return now < self.until and bool(self.rights & {right, Right.MANAGE}) and self.covers(path)
+
+    def covers(self, path: str) -> bool:
+        """Return whether it gives anything on a path."""
+        return grant_covers(Reach.BELOW, self.audience, path) and (
+            self.policy is None or self.policy.covers(path)
+        )
 
 
 def entity_of(address: str | None) -> str:
@@ -140,8 +152,11 @@ def check_token(
         entity_of(one).lower().removesuffix("/$management")
         for one in (audience, urllib.parse.unquote(fields["sr"]))
     )
-    for scope in (policy.scope.lower(), resource):
-        if scope and path != scope and not path.startswith(scope + "/"):
+    for scope, holds in (
+        (policy.scope, policy.covers(path)),
+        (resource, grant_covers(Reach.BELOW, resource, path)),
+    ):
+        if not holds:
             raise Unauthorized(f"expected a token for {path!r}, got one for {scope!r}")
     return Grant(path, policy.rights, until, policy, right[0])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
 
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.model.clock import to_micros
 
 T = TypeVar("T")
@@ -45,6 +45,23 @@ def suggestion(name: object, known: Iterable[str]) -> str:
         return f"; did you mean {close[0]!r}?"
     others = f" and {len(names) - _MOST_NAMED} others" if len(names) > _MOST_NAMED else ""
     return f"; there are: {', '.join(sorted(names)[:_MOST_NAMED])}{others}"
+
+
+def not_found(plain: str, path: str, others: Iterable[str]) -> EntityNotFound:
+    """Return the error for a path where nothing is, with the path most like it."""
+    names = tuple(others)
+    error = EntityNotFound(f"{plain}{suggestion(path, names)}")
+    error.plain, error.path, error.others = plain, path, names
+    return error
+
+
+def without_unseen(error: EntityNotFound, sees: Callable[[str], bool]) -> EntityNotFound:
+    """Return an error that suggests only entities which somebody sees."""
+    if error.plain is None:
+        return error
+    names = [name for name in error.others if sees(name)]
+    # That nothing else exists would not be true.
+    return not_found(error.plain, error.path, names) if names else EntityNotFound(error.plain)
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:

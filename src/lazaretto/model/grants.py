@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import fnmatch
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -12,7 +11,8 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import member, shown, text
-from lazaretto.model.entities import LONGEST_PATH, EntityPath, split_subscription
+from lazaretto.model.containment import Reach, grant_covers
+from lazaretto.model.entities import LONGEST_PATH
 from lazaretto.model.permissions import Permission
 
 #: The most characters of a person's name.
@@ -55,19 +55,9 @@ class Grant:
 
     def covers(self, path: str | None) -> bool:
         """Return whether it holds for an entity; None: for all of them. Raises InvalidPath."""
-        return self.pattern == "*" or (path is not None and covers(self.pattern, path))
-
-
-def covers(pattern: str, path: str) -> bool:
-    """Return whether a pattern such as `shop/*` matches the queue or topic of a path. Raises InvalidPath."""
-    return pattern == "*" or fnmatch.fnmatchcase(_entity_of(path), pattern.lower())
-
-
-def _entity_of(path: str) -> str:
-    """Return the queue or topic that a path is of, in lower case: without subqueue and subscription."""
-    parsed = EntityPath.parse(path)
-    found = split_subscription(parsed)
-    return (parsed.queue if found is None else found[0]).lower()
+        if path is None:
+            return self.pattern == "*"
+        return grant_covers(Reach.PATTERN, self.pattern, path)
 
 
 def may(grants: Sequence[Grant], permission: Permission, path: str | None) -> bool:

@@ -11,8 +11,8 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import member, shown, text
+from lazaretto.model.containment import Reach, grant_covers
 from lazaretto.model.entities import LONGEST_PATH
-from lazaretto.model.grants import covers
 
 #: The most rules of a store, the most characters of a field, and the most steps of a path.
 MOST_RULES: Final = 1_000
@@ -103,7 +103,7 @@ def decode_rules(stored: str | None) -> tuple[RedactionRule, ...]:
 
 def rules_for(rules: Iterable[RedactionRule], path: str) -> tuple[RedactionRule, ...]:
     """Return the rules that hold for an entity; for a subscription, those of its topic."""
-    return tuple(rule for rule in rules if covers(rule.queue, path))
+    return tuple(rule for rule in rules if grant_covers(Reach.PATTERN, rule.queue, path))
 
 
 def names_redacted(targets: Iterable[Target], where: str, path: Sequence[Any]) -> bool:

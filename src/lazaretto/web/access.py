@@ -61,6 +61,10 @@ class Identity:
         """Return whether a permission was granted on an entity; None: on all of them."""
         return not self._refused(permission) and may(self.grants, permission, path)
 
+    def sees(self, path: str) -> bool:
+        """Return whether somebody may know of an entity."""
+        return self.may(Permission.SEE, path)
+
     def may_anywhere(self, permission: Permission) -> bool:
         """Return whether a permission was granted on something."""
         granted = any(permission in ROLES[grant.role] for grant in self.grants)
@@ -85,6 +89,10 @@ class Identity:
     def _require_changes(self, permission: Permission) -> None:
         if self._refused(permission):
             raise ServerReadOnly("this server only shows: ask one that was started without --read-only")
+
+
+#: Who has not said who it is.
+NOBODY: Final = Identity("-", ())
 
 
 class Proxies:

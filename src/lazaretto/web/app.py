@@ -19,9 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.posting import hold_for_clients
 from lazaretto.errors import EntityNotFound, LazarettoError
-from lazaretto.model.permissions import Permission
+from lazaretto.model.checks import without_unseen
 from lazaretto.web import api
-from lazaretto.web.access import Access, Identity
+from lazaretto.web.access import NOBODY, Access
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
@@ -43,7 +43,6 @@ from lazaretto.web.viewed import seen_by
 _log = logging.getLogger("lazaretto.web")
 
 PREFIX = "/api/v1"
-_NOBODY = Identity("-", ())
 #: What the numbers of this process's requests begin with, and the numbers.
 _RUN, _numbers = secrets.token_hex(4), itertools.count(1)
 
@@ -78,7 +77,7 @@ def web_app(
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, route, Call(broker, _NOBODY, request, ending, held, times), door)
+            return await _answered(request, route, Call(broker, NOBODY, request, ending, held, times), door)
 
         return answer
 
@@ -166,9 +165,8 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
         found = not_modified(tag, request) or await answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route, tag)
     except LazarettoError as error:
-        if isinstance(error, EntityNotFound) and not call.identity.may(Permission.SEE, None):
-            # The error names entities that are there, for whoever may see them all.
-            error = EntityNotFound()
+        if isinstance(error, EntityNotFound):
+            error = without_unseen(error, call.identity.sees)
         response = problem_of(error, base_of(request))
     response.raw_headers.append((b"x-request-id", number.encode()))
     seconds = time.perf_counter() - began

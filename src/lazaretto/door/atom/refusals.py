@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from lazaretto import errors
@@ -24,13 +25,13 @@ class Refusal(Exception):
         self.detail = detail
 
 
-def refusal_of(error: BaseException) -> Refusal:
-    """Return how a client is told of an error."""
+def refusal_of(error: BaseException, sees: Callable[[str], bool]) -> Refusal:
+    """Return how a client is told of an error. `sees`: which other entities it may be told of."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, errors.InvalidPath):
         return Refusal(400, str(error))
-    return Refusal(status_of(condition_of(error)), description_of(error))
+    return Refusal(status_of(condition_of(error)), description_of(error, sees))
 
 
 def detail_of(refusal: Refusal) -> str:

@@ -12,12 +12,11 @@ from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import check_destinations, start_forwarding, touch
 from lazaretto.errors import (
     EntityExists,
-    EntityNotFound,
     InvalidOption,
     InvalidPath,
     NotAllowed,
 )
-from lazaretto.model.checks import refuse_unknown, suggestion
+from lazaretto.model.checks import not_found, refuse_unknown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import Culprit, MessageCounts, QueueDescription
 from lazaretto.model.entities import (
@@ -53,7 +52,7 @@ def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
     record = tx.queues.by_path(path.key)
     if record is None:
         known = [q.path for q in tx.queues.all()]
-        raise EntityNotFound(f"no queue exists at {path.queue!r}{suggestion(path.queue, known)}")
+        raise not_found(f"no queue exists at {path.queue!r}", path.queue, known)
     return record
 
 

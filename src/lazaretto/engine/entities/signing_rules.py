@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.errors import InvalidPath, NotAllowed
+from lazaretto.model.containment import owner_of
 from lazaretto.model.entities import EntityKind, EntityPath
 from lazaretto.model.signing import (
     SigningRule,
@@ -19,8 +20,6 @@ from lazaretto.store.contract.access_contract import SIGNING
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-_SUBSCRIPTIONS = "/subscriptions/"
-
 
 def rules_of(tx: Transaction, queue_id: int) -> tuple[SigningRule, ...]:
     """Return the rules of one entity."""
@@ -29,11 +28,11 @@ def rules_of(tx: Transaction, queue_id: int) -> tuple[SigningRule, ...]:
 
 def rules_above(tx: Transaction, path: str) -> tuple[str, tuple[SigningRule, ...]]:
     """Return the queue or topic that a path is in, and its rules. Where nothing is: an empty path."""
-    topic, below, _ = path.lower().rpartition(_SUBSCRIPTIONS)
-    found = _at(tx, topic) if below else None
-    if found is None or found.kind is not EntityKind.TOPIC:
-        found = _at(tx, path)
-    if found is None or found.kind is EntityKind.SUBSCRIPTION:
+    try:
+        found = tx.queues.by_path(owner_of(path))
+    except InvalidPath:
+        found = None
+    if found is None:
         return "", ()
     return found.path, rules_of(tx, found.queue_id)
 

@@ -14,7 +14,7 @@ from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
 from lazaretto.filters.records import rule_record
 from lazaretto.filters.rules import Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
-from lazaretto.model.checks import refuse_unknown, shown, suggestion
+from lazaretto.model.checks import not_found, refuse_unknown, shown, suggestion
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import (
@@ -86,7 +86,7 @@ def require_topic(tx: Transaction, path: EntityPath) -> QueueRecord:
     if record is None or record.kind is not EntityKind.TOPIC:
         known = [q.path for q in tx.queues.all() if q.kind is EntityKind.TOPIC]
         kind = "" if record is None else f" (it is a {record.kind.value})"
-        raise EntityNotFound(f"no topic exists at {path.queue!r}{kind}{suggestion(path.queue, known)}")
+        raise not_found(f"no topic exists at {path.queue!r}{kind}", path.queue, known)
     return record
 
 

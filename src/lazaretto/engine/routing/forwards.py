@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lazaretto.errors import EntityNotFound, InvalidOption
-from lazaretto.model.checks import suggestion
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import not_found
 from lazaretto.model.entities import EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import QueueRecord
@@ -39,9 +39,7 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
         found = tx.queues.by_path(destination.lower())
         if found is None and destination.lower() != path.key:
             known = [q.path for q in tx.queues.all() if q.kind is not EntityKind.SUBSCRIPTION]
-            raise EntityNotFound(
-                f"no queue or topic exists at {destination!r} ({name}){suggestion(destination, known)}"
-            )
+            raise not_found(f"no queue or topic exists at {destination!r} ({name})", destination, known)
     if (options.forward_dead_lettered_messages_to or "").lower() == path.key:
         raise InvalidOption(f"the dead letters of {path.queue!r} cannot be forwarded to itself")
     if options.forward_to is not None:

@@ -14,7 +14,8 @@ from starlette.routing import Route as Place
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
 from lazaretto.errors import EntityNotFound, LazarettoError
-from lazaretto.model.permissions import Permission
+from lazaretto.model.checks import without_unseen
+from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.console import (
     access,
@@ -162,9 +163,8 @@ def page_of(error: LazarettoError, request: Request) -> Response:
 
 def _refused(error: LazarettoError, visit: Visit | None, request: Request) -> Response:
     code = told_code(error)
-    if isinstance(error, EntityNotFound) and visit is not None and not visit.may(Permission.SEE, None):
-        # The error names entities that are there, for whoever may see them all.
-        error = EntityNotFound()
+    if isinstance(error, EntityNotFound):
+        error = without_unseen(error, (NOBODY if visit is None else visit.who).sees)
     content = render(
         "refused.html", request, visit=visit, here="", title="That did not work", done=None,
         code=code, detail=str(error), retriable=error.retriable,

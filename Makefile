@@ -19,6 +19,7 @@ help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
 	@echo "make demo    flights that fail, a host at work, and the console in a browser"
 	@echo "make test    all tests (short forms of the long ones)"
+	@echo "make test-store, test-door …: one folder of tests/"
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
 	@echo "make bench   speed, side by side with other queues"
@@ -32,6 +33,10 @@ demo: $(READY)
 
 test: $(READY) $(OLDER_CLIENT)
 	@$(BIN)/python -m pytest -n $(WORKERS)
+
+# One part of it by the folder's name: make test-unit, make test-store, make test-spark …
+test-%: $(READY)
+	@$(BIN)/python -m pytest -n $(WORKERS) tests/$*
 
 check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -230,12 +230,20 @@ def test_filters(condition: str, names: bool) -> None:
     assert not filter_names(redaction("error"), condition)
 
 
+def test_a_size_tells_how_long_a_field_of_the_body_is() -> None:
+    """Not where the message is judged as it may be seen."""
+    assert filter_names(NAMED, "sys.Size > 10", sizes=True)
+    assert not filter_names(NAMED, "sys.Size > 10")
+    assert not filter_names(redaction("user.token"), "sys.Size > 10", sizes=True)
+
+
 @pytest.mark.parametrize(
     ("edit", "names"),
     [
         ("SET body.x = 1; REMOVE body.y", False),
         ("SET body.x = body.card.number", True),
         ("SET user.x = body.card", True),
+        ("SET user.x = sys.Size", True),
         ("SET body.x = body.z; SET user.y = token", True),
         ("SET body.card.number = '1'", True),
         ('{"x": 1, "card": {"cvc": 2}}', False),

@@ -21,6 +21,7 @@ from lazaretto.engine.access import (
 from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.redaction import find_rules, redaction_key
+from lazaretto.engine.routing.forwards import places_behind
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule
@@ -68,6 +69,12 @@ class Visits:
         found: dict[int, str] = await self._driver.call(
             self._store.read, lambda tx: workers_of(tx, parsed, numbers)
         )
+        return found
+
+    async def places_behind(self, path: str) -> set[str]:
+        """Return the paths of all entities that a message can come to that is sent to one, and its own."""
+        queue = EntityPath.parse(path).queue
+        found: set[str] = await self._driver.call(self._store.read, lambda tx: places_behind(tx, queue))
         return found
 
     async def note_try(self, path: str, number: int, handler: str, edit: Edit | None, actor: str) -> None:

@@ -48,6 +48,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         topic, subscription = getattr(self, "topic", None), getattr(self, "subscription", None)
         return None if topic is None or subscription is None else subscription_path(topic, subscription)
 
+    def sends_to(self) -> str | None:
+        """Return where it sends messages, to which its actor needs no right but to operate; None: nowhere."""
+        return None
+
     def told(self, answer: Any) -> Any:
         """Return the answer to whoever ran it, from that of the operation as JSON."""
         return answer

@@ -37,6 +37,9 @@ class Resubmit(OfLetters, frozen=True, kw_only=True):
     def apply(self, broker: Broker, actor: str) -> None:
         broker.resubmit(self.path, self.sequence_numbers, actor=actor)
 
+    def sends_to(self) -> str:
+        return self.path
+
 
 class MoveDeadLetters(OfLetters, frozen=True, kw_only=True):
     """Move dead letters to another queue."""
@@ -49,6 +52,9 @@ class MoveDeadLetters(OfLetters, frozen=True, kw_only=True):
     def needs(self) -> list[tuple[Permission, str | None]]:
         return [(self.permission, self.path), (Permission.OPERATE, self.to)]
 
+    def sends_to(self) -> str:
+        return self.to
+
 
 class Republish(OfLetters, frozen=True, kw_only=True):
     """Publish dead letters to a topic again; null: that of their subscription."""
@@ -59,9 +65,11 @@ class Republish(OfLetters, frozen=True, kw_only=True):
         broker.republish(self.path, self.sequence_numbers, topic=self.topic, actor=actor)
 
     def needs(self) -> list[tuple[Permission, str | None]]:
+        return [(self.permission, self.path), (Permission.OPERATE, self.sends_to())]
+
+    def sends_to(self) -> str:
         of = split_subscription(EntityPath.parse(self.path))
-        topic = self.topic if self.topic is not None else self.path if of is None else of[0]
-        return [(self.permission, self.path), (Permission.OPERATE, topic)]
+        return self.topic if self.topic is not None else self.path if of is None else of[0]
 
 
 class Purge(OfLetters, frozen=True, kw_only=True):
@@ -174,6 +182,9 @@ class PlanRepair(OfPath, frozen=True, kw_only=True):
     def needs(self) -> list[tuple[Permission, str | None]]:
         found: list[tuple[Permission, str | None]] = [(self.permission, self.path)]
         return found if self.to is None else [*found, (Permission.OPERATE, self.to)]
+
+    def sends_to(self) -> str:
+        return self.path if self.to is None else self.to
 
     def told(self, answer: Any) -> Any:
         return _standing(answer)

@@ -18,12 +18,15 @@ from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON
 _TOLD: Final = (DEAD_LETTER_REASON.lower(), DEAD_LETTER_DESCRIPTION.lower())
 
 
-def filter_names(redaction: Redaction, text: str) -> bool:
-    """Return whether a filter names a field that is redacted. Of a wrong one that is not known: True."""
+def filter_names(redaction: Redaction, text: str, *, sizes: bool = False) -> bool:
+    """Return whether a filter names a field that is redacted. Of a wrong one that is not known: True.
+
+    `sizes`: it is not the message as it may be seen that is judged, so `sys.size` tells how long a field is.
+    """
     if not redaction.takes_values:
         return False
     try:
-        return _any(redaction, sql().compile_with_properties(text)[1])
+        return _any(redaction, sql().compile_with_properties(text)[1], sizes)
     except FilterSyntaxError:
         return True
 
@@ -40,11 +43,17 @@ def edit_names(redaction: Redaction, text: str) -> bool:
         case EditKind.FUNCTION:
             return True
         case EditKind.ACTION:
-            return _any(redaction, sql().action_properties(text))
+            return _any(redaction, sql().action_properties(text), True)
     return any(redaction.names("body", path) for path in _patched(edit))
 
 
-def _any(redaction: Redaction, properties: Sequence[Property]) -> bool:
+def _any(redaction: Redaction, properties: Sequence[Property], sizes: bool) -> bool:
+    if (
+        sizes
+        and redaction.changes_size
+        and any((one.scope, one.name) == ("sys", "size") for one in properties)
+    ):
+        return True
     if COMPUTED in properties and redaction.names("user", ()):
         return True
     if any(one.scope == "user" and one.name.lower() in _TOLD for one in properties):

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import decimal
 import hashlib
 import json
-import re
+import math
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lazaretto.edits.json_text import Misfit, begin_of, end_of, parts_of, read_json
+from lazaretto.edits.json_text import Misfit, begin_of, decode_with, end_of, parts_of, read_json
+from lazaretto.edits.spellings import Spellings
 from lazaretto.filters.body import LONGEST_BODY
 from lazaretto.model.headers import DEAD_LETTER_DESCRIPTION, DEAD_LETTER_REASON, Headers, encode_headers
 from lazaretto.model.messages import Attempt, Message, StoredMessage
@@ -21,10 +25,13 @@ from lazaretto.model.redaction import OWN_REASONS, Form, RedactionRule, Target, 
 MASK: Final = "«redacted»"
 #: How deep a body is looked into; what is deeper is redacted.
 _DEEPEST: Final = 60
-#: Values of a message that are looked for in texts about it, and characters of such a value.
-_MOST_VALUES, _LONGEST_VALUE = 1_000, 4_096
-#: A value with less characters is taken out of a text only where it is a word.
-_SHORT: Final = 4
+#: Values of a message that are looked for in texts about it, characters of such a value, and of all.
+_MOST_VALUES, _LONGEST_VALUE, _MOST_CHARACTERS = 1_000, 4_096, 1 << 18
+#: Digits of a number that is looked for in several forms.
+_LONGEST_NUMBER: Final = 40
+
+#: Forms, each of which says less than those before it.
+_SAYS_LESS: Final = (Form.HASH, Form.MASK, Form.DROP)
 
 M = TypeVar("M", bound=StoredMessage)
 Steps = tuple[tuple[bool, str], ...]
@@ -32,17 +39,43 @@ Steps = tuple[tuple[bool, str], ...]
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """What was taken out of a message. `all`: not all of it is known, so no text about it may be shown."""
+    """What was taken out of a message. `all`: not all of it is known, so no text about it may be shown.
+
+    `others`: further forms of the values.
+    """
 
     values: list[str] = dataclasses.field(default_factory=list)
     all: bool = False
+    others: list[str] = dataclasses.field(default_factory=list)
+    _characters: int = 0
+    _spellings: Spellings | None = None
 
-    def add(self, value: str) -> None:
+    def add(self, value: str, *others: str) -> None:
         """Note a value."""
-        if len(self.values) >= _MOST_VALUES or len(value) > _LONGEST_VALUE:
+        self._characters += len(value)
+        many = len(self.values) >= _MOST_VALUES or self._characters > _MOST_CHARACTERS
+        if many or len(value) > _LONGEST_VALUE:
             self.all = True
         elif value.strip():
             self.values.append(value)
+            self.others += others
+            self._spellings = None
+
+    def add_all(self, values: Iterable[Sequence[str] | None]) -> None:
+        """Note values with their other forms; None: there are some that are not known."""
+        for value in values:
+            if value is None:
+                self.all = True
+            else:
+                self.add(*value)
+            if self.all:
+                return
+
+    def without(self, text: str) -> str:
+        """Return a text with the mark in place of each value."""
+        if self._spellings is None:
+            self._spellings = Spellings((*self.values, *self.others))
+        return self._spellings.without(text, MASK)
 
 
 class Redaction:
@@ -50,8 +83,7 @@ class Redaction:
 
     def __init__(self, rules: Iterable[RedactionRule] = (), key: bytes = b"") -> None:
         # Of several forms for one field the one that says least.
-        order = {Form.HASH: 0, Form.MASK: 1, Form.DROP: 2}
-        given = sorted(rules, key=lambda rule: order[rule.form])
+        given = sorted(rules, key=lambda rule: _SAYS_LESS.index(rule.form))
         self._set({read_field(rule.field): rule.form for rule in given}, key)
 
     def _set(self, targets: dict[Target, Form], key: bytes) -> None:
@@ -80,6 +112,13 @@ class Redaction:
     def targets(self) -> Sequence[Target]:
         """The fields that are redacted."""
         return tuple(self._targets)
+
+    def is_within(self, other: Redaction) -> bool:
+        """Return whether other rules hide all that these do, and show no more instead."""
+        return all(
+            field in other._targets and _SAYS_LESS.index(other._targets[field]) >= _SAYS_LESS.index(form)
+            for field, form in self._targets.items()
+        )
 
     def dropping(self) -> Redaction:
         """Return the same rules, each of which leaves its field out."""
@@ -111,7 +150,7 @@ class Redaction:
             return self._instead(body, whole or self._body[-1][1], quoted=False)
         start = begin_of(text)
         if whole is not None:
-            _note_all(text, start, found)
+            found.add_all(_scalars(text, start))
             return self._instead(body, whole, quoted=True)
         out: list[str] = []
         self._write(text, start, self._body, 0, out, found)
@@ -135,7 +174,7 @@ class Redaction:
             out.append(text[start : end_of(text, start)])
             return
         if depth >= _DEEPEST:
-            _note_all(text, start, found)
+            found.add_all(_scalars(text, start))
             out.append(json.dumps(MASK, ensure_ascii=False))
             return
         parts = parts_of(text, start)
@@ -147,7 +186,7 @@ class Redaction:
         for number, part in enumerate(parts):
             inner, form = (rules, None) if first == "[" else _below(rules, str(part.key).lower())
             if form is not None:
-                _note_all(text, part.start, found)
+                found.add_all(_scalars(text, part.start))
             if form is Form.DROP:
                 continue
             if before is not None:
@@ -182,11 +221,12 @@ class Redaction:
             if form is None:
                 left[name] = value
                 continue
-            told = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-            if value is not None and not isinstance(value, bool):
-                found.add(told)
+            texts = [*_texts_of(value)]
+            if texts:
+                found.add(*texts)
+                found.add_all(_scalars_within(texts[0], 0))
             if form is not Form.DROP:
-                left[name] = MASK if form is Form.MASK else self._hash(told.encode())
+                left[name] = MASK if form is Form.MASK else self._hash((texts or [str(value)])[0].encode())
         return msgspec.structs.replace(headers, properties=left)
 
     def _names_in(self, encoded: bytes, properties: Mapping[str, Any]) -> bool:
@@ -220,12 +260,7 @@ class Redaction:
             return text
         if found is None or found.all:
             return MASK
-        for value in sorted({one for v in found.values for one in _spellings(v)}, key=len, reverse=True):
-            if len(value) >= _SHORT:
-                text = text.replace(value, MASK)
-            elif value in text:
-                text = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", MASK, text)
-        return text
+        return found.without(text)
 
     def attempts(self, attempts: Iterable[Attempt], found: Found | None) -> tuple[Attempt, ...]:
         """Return attempts without what is redacted of their message."""
@@ -294,45 +329,71 @@ def _plain_bytes(value: str) -> bytes:
     return str(plain).encode("utf-8", "surrogatepass")
 
 
-def _scalars(text: str, start: int, depth: int = 0) -> Iterator[str | None]:
-    """Yield the strings and numbers in the value that begins here; None: there are some too deep."""
-    if text[start] in "{[":
-        if depth >= _DEEPEST:
-            yield None
-            return
+def _scalars(text: str, start: int, depth: int = 0) -> Iterator[Sequence[str] | None]:
+    """Yield the names, strings and numbers in the value that begins here, each with other forms of it.
+
+    None: there are some too deep.
+    """
+    if depth >= _DEEPEST:
+        yield None
+    elif text[start] in "{[":
         for part in parts_of(text, start):
+            if text[start] == "{":
+                yield [str(part.key)]
             yield from _scalars(text, part.start, depth + 1)
-        return
-    value = text[start : end_of(text, start)]
-    if value[0] == '"':
+    elif text[start] == '"':
+        value = text[start : end_of(text, start)]
         plain = json.loads(value)
-        yield plain
-        if plain != value[1:-1]:
-            # As whoever tells the body prints it.
-            yield value[1:-1]
-    elif value not in ("true", "false", "null"):
-        yield value
-        plain = str(json.loads(value))
-        if plain != value:
-            # As Python's errors print it.
-            yield plain
+        yield plain, value[1:-1]
+        yield from _scalars_within(plain, depth)
+    elif (value := text[start : end_of(text, start)]) not in ("true", "false", "null"):
+        yield value, *_numbers_like(value)
 
 
-def _note_all(text: str, start: int, found: Found) -> None:
-    for value in _scalars(text, start):
-        if value is None:
-            found.all = True
-        else:
-            found.add(value)
-        if found.all:
+def _scalars_within(text: str, depth: int) -> Iterator[Sequence[str] | None]:
+    """Yield what is in a string that is JSON itself."""
+    if text.lstrip()[:1] in ("{", "[", '"'):
+        try:
+            decode_with(text, str)
+        except Misfit:
             return
+        yield from _scalars(text, begin_of(text), depth + 1)
 
 
-def _spellings(value: str) -> set[str]:
-    """Return how programs print a value: as it is, as Python's `repr` does, and as JSON has it."""
-    return {
-        value,
-        repr(value)[1:-1],
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-    } - {""}
+def _numbers_like(number: str) -> Iterator[str]:
+    """Yield a number of JSON as programs print it."""
+    exact = decimal.Decimal(number)
+    yield str(exact)
+    if len(number) > _LONGEST_NUMBER or abs(exact.adjusted()) > _LONGEST_NUMBER:
+        return
+    plain = json.loads(number)
+    yield str(plain)
+    yield str(float(plain))
+    for value in (exact, exact.normalize()):
+        yield f"{value:f}"
+        yield f"{value:,f}"
+    yield f"{exact:.2f}"
+
+
+def _texts_of(value: object) -> Iterator[str]:
+    """Yield the value of a property as programs print it."""
+    if isinstance(value, bytes):
+        yield value.decode("utf-8", "replace")
+        # Of what is no UTF-8, Python prints each byte as the character of that number.
+        yield value.decode("latin-1")
+        yield value.hex()
+    elif isinstance(value, datetime):
+        yield str(value)
+        yield from (
+            value.isoformat(),
+            repr(value),
+            f"{value:%Y-%m-%dT%H:%M:%S}",
+            f"{value:%Y-%m-%d %H:%M:%S}",
+        )
+    elif isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value):
+        yield str(value)
+        yield from _numbers_like(str(value))
+    elif value is not None and not isinstance(value, bool):
+        yield str(value)
+        if isinstance(value, uuid.UUID):
+            yield value.hex

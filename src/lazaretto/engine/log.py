@@ -15,7 +15,8 @@ import msgspec
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.contract.records import AuditCriteria, NewEvent, Notice, QueueRecord
+from lazaretto.model.fingerprint import shown_plain
+from lazaretto.store.contract.records import AuditCriteria, AuditRecord, NewEvent, Notice, QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
 
 #: Maximum length of a name in the audit log.
@@ -226,8 +227,22 @@ def read_events(
 
 def read_audit(tx: Transaction, criteria: AuditCriteria, limit: int) -> list[AuditEntry]:
     """Return operators' actions, newest first."""
-    decode = msgspec.json.decode
     return [
-        AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, decode(e.detail))
+        AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, _detail(tx, e))
         for e in tx.history.audit(criteria, limit)
     ]
+
+
+def _detail(tx: Transaction, entry: AuditRecord) -> dict[str, Any]:
+    """Return the detail of an entry, with fingerprints as people see them."""
+    detail: dict[str, Any] = msgspec.json.decode(entry.detail)
+    if not entry.action.endswith(("merge_causes", "split_cause")):
+        return detail
+    key = tx.access.fingerprint_key()
+
+    def shown_names(names: Any) -> Any:
+        if isinstance(names, dict):
+            return {number: shown_names(some) for number, some in names.items()}
+        return names and [shown_plain(name, key) for name in names]
+
+    return detail | {name: shown_names(detail[name]) for name in ("fingerprints", "parts") if name in detail}

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from lazaretto.broker import Broker
+from lazaretto.broker import Broker, store_of
 from lazaretto.editing import Editor, as_edit
 from lazaretto.edits.edit import Edit
+from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, check_numbers
 from lazaretto.host.handler_calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler
@@ -164,7 +165,7 @@ def try_letters(
 
     Raises HandlerError, SandboxSetupError, also without letters.
     """
-    tried = Tried()
+    tried = Tried(look(store_of(broker), lambda tx: tx.access.fingerprint_key()))
     with (
         Editor(edit) if edit is not None else _Unedited() as editor,
         Sandbox(SandboxSetup(handler), handler.options.limits(), on_output=lambda output: None) as sandbox,
@@ -205,9 +206,10 @@ def _read(broker: Broker, path: str, numbers: Sequence[int]) -> Iterator[list[De
 
 
 class Tried:
-    """Counts what would happen."""
+    """Counts what would happen. `key`: that of fingerprints as people see them."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: bytes) -> None:
+        self._key = key
         self.tried: Counter[str | None] = Counter()
         self.succeeded: Counter[str | None] = Counter()
         self.again: Counter[str | None] = Counter()
@@ -240,7 +242,8 @@ class Tried:
                     self.sends[target] += len(sent)
                 self.statements += len(ended.effects.statements)
             return
-        same = shown_fingerprint(fingerprint_of(letter.reason, letter.description, failure).number)
+        print_ = fingerprint_of(letter.reason, letter.description, failure)
+        same = shown_fingerprint(print_.number, self._key)
         self.again[letter.fingerprint] += same == letter.fingerprint
         error = failure.type if failure else settlement.reason
         told = failure.message if failure else settlement.description

@@ -40,9 +40,24 @@ def _number(*parts: str | None) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def shown_fingerprint(number: int) -> str:
-    """Return a fingerprint as people read it: 16 hex digits."""
+def plain_fingerprint(number: int) -> str:
+    """Return a fingerprint as the store keeps it where it is text: 16 hex digits."""
     return f"{number & (1 << 64) - 1:016x}"
+
+
+def shown_fingerprint(number: int, key: bytes) -> str:
+    """Return a fingerprint as people see it: 16 hex digits, by a key that they do not have.
+
+    So whoever guesses the text of an error cannot find out whether it is that.
+    """
+    plain = number.to_bytes(8, signed=True)
+    return hashlib.blake2b(plain, key=key, digest_size=8).hexdigest()
+
+
+def shown_plain(plain: str, key: bytes) -> str:
+    """Return a fingerprint as people see it from the store's text."""
+    number = int(plain, 16)
+    return shown_fingerprint(number - (number >> 63 << 64), key)
 
 
 def fingerprint_of(
@@ -62,4 +77,4 @@ def fingerprint_of(
 def outage_of(failure: Failure) -> str:
     """Return the fingerprint of a failure to the breaker: type and site. A word in a text hides no outage."""
     site = failure.site or site_in(failure.stack)
-    return shown_fingerprint(Fingerprint(None, failure.type, site, None).family)
+    return plain_fingerprint(Fingerprint(None, failure.type, site, None).family)

@@ -56,7 +56,8 @@ _UNIT = r"(?: ?(?:[KMGT]i?B|B|bytes|ms|us|ns|s|secs?|seconds)\b)?"
 _ONE = rf"(?:{_WHEN}\w+[ ,]{{0,2}}){{0,3}}{HOLE}{_UNIT}"
 _RUN = re.compile(rf"{_ONE}(?:[\s,;:/.+|=-]{{0,8}}{_ONE}|\s?\({_ONE}\))*").sub
 _SPACES = re.compile(r"\s\s+|[\t\n\r]").sub
-_WORDS = re.compile(r"[A-Za-z_][\w$.-]*|[^\s]").findall
+_WORD = re.compile(r"[A-Za-z_][\w$.-]*|[^\s]")
+_WORDS = _WORD.findall
 
 
 def _hole_of(piece: str, head: str = "") -> str:
@@ -192,4 +193,15 @@ def covers(template: str, shape: str) -> bool:
     words, others = _WORDS(template), _WORDS(shape)
     return len(words) == len(others) and all(
         word in (HOLE, other) for word, other in zip(words, others, strict=True)
+    )
+
+
+def words_in(shape: str, text: str) -> str:
+    """Return a shape without the words that a text does not have: a hole instead of each.
+
+    A value of which a part was a hole in the shape is not found there as it is.
+    """
+    known = {HOLE, *_WORDS(text)}
+    return re.sub(
+        _WORD, lambda found: found[0] if found[0] in known or not _is_word(found[0]) else HOLE, shape
     )

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from lazaretto.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.outcome.causes import Cause
+from lazaretto.engine.outcome.causes import Cause, place_at
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
 from lazaretto.errors import InvalidOption
 from lazaretto.explain import LETTERS, Asked, Decode, Kind, Letters, keep
@@ -103,10 +103,13 @@ class _OnSpark(Asked):
         self.parts: dict[int, Part] = {}
         self._kinds: dict[int, Kind] = {}
         self._longest = 1
-        numbers = {
-            int(alike.fingerprint, 16): cause.number for cause in causes for alike in cause.fingerprints
-        }
-        self._numbers = Causes({n - (1 << 64 if n >> 63 else 0): cause for n, cause in numbers.items()})
+        asked, known = (
+            {cause.number for cause in causes},
+            look(store, lambda tx: tx.causes.fingerprints(place_at(tx, path))),
+        )
+        self._numbers = Causes(
+            {p.fingerprint: p.cause for p in known if p.cause is not None and p.cause in asked}
+        )
         self._queue_id = look(store, lambda tx: require_queue(tx, EntityPath(path.queue)).queue_id)
         self._ranges = self._divided()
 

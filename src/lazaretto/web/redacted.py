@@ -27,7 +27,7 @@ from lazaretto.model.descriptions import (
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.repairs import RepairStatus
-from lazaretto.model.shape import covers
+from lazaretto.model.shape import covers, words_in
 from lazaretto.model.trouble import Trouble
 
 #: The rules for somebody, by the path of an entity: none where redacted fields may be read.
@@ -120,23 +120,30 @@ def matches_text(letter: DeadLetter, text: str) -> bool:
     return any(text in (part or "") for part in (body, letter.description, letter.error_message))
 
 
-def shown_cause(cause: Cause, found: Found | None, redaction: Redaction, *, bodies: bool) -> Cause:
+def shown_cause(cause: Cause, letter: DeadLetter | None, redaction: Redaction, *, bodies: bool) -> Cause:
     """Return a cause for somebody.
 
-    `found`: what is redacted of its example. What the example does not say can name what other letters hold.
-    `bodies`: whether bodies may be read, of which differences tell.
+    `letter`: its example. What the example does not say can name what other letters hold. `bodies`: whether
+    bodies may be read, of which differences tell.
     """
+    found = None if letter is None else found_in(letter, redaction)
+    error = None if letter is None else redaction.text(letter.error_message or letter.description, found)
+
+    def text(shape: str | None, found: Found | None) -> str | None:
+        told = redaction.text(shape, found)
+        return told if told is None or not redaction.takes_values else words_in(told, f"{error} {MASK}")
+
     only = found if len(cause.fingerprints) < 2 else None
     same_reason = all(one.reason == cause.reason for one in cause.fingerprints)
     same_text = all(covers(cause.template or "", one.shape or "") for one in cause.fingerprints)
     prints = (
-        _replace(one, shape=redaction.text(one.shape, only), reason=redaction.reason(one.reason, only))
+        _replace(one, shape=text(one.shape, only), reason=redaction.reason(one.reason, only))
         for one in cause.fingerprints
     )
     return _replace(
         cause,
         reason=redaction.reason(cause.reason, found if same_reason else None),
-        template=redaction.text(cause.template, found if same_text else None),
+        template=text(cause.template, found if same_text else None),
         fingerprints=tuple(prints),
         difference=cause.difference if bodies else None,
     )
@@ -151,7 +158,7 @@ def shown_filter(parts: Mapping[str, Any], redaction: Redaction) -> dict[str, An
     for name in ("text", "reason"):
         if redaction.takes_values and found.get(name) is not None:
             found[name] = redaction.reason(found[name], None) if name == "reason" else MASK
-    if found.get("where") is not None and filter_names(redaction, str(found["where"])):
+    if found.get("where") is not None and filter_names(redaction, str(found["where"]), sizes=True):
         found["where"] = MASK
     return found
 

@@ -16,11 +16,14 @@ from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPreview
 from lazaretto.filters.rules import sql
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.redaction import OWN_REASONS
-from lazaretto.web.redacted import found_in, matches_text, shown_cause, shown_letter, shown_preview
+from lazaretto.web.redacted import matches_text, shown_cause, shown_letter, shown_preview
 from lazaretto.web.refusals import NotPermitted
 
 #: Why a condition is refused.
-HIDDEN_WHERE: Final = "expected a condition without redacted fields: it could tell what they are"
+HIDDEN_WHERE: Final = (
+    "expected a condition without redacted fields, and a repair's without sys.size where the body has some: "
+    "it could tell what they are"
+)
 #: Lines of a difference.
 _LINES: Final = 20
 
@@ -60,8 +63,7 @@ def seen_causes(
     seen = []
     for one in causes:
         letter = None if one.example is None else letters.get(one.example)
-        found = None if letter is None else found_in(letter, redaction)
-        seen.append(shown_cause(one, found, redaction, bodies=bodies))
+        seen.append(shown_cause(one, letter, redaction, bodies=bodies))
     return seen
 
 
@@ -84,7 +86,7 @@ def refuse_filter(parts: Mapping[str, Any], redaction: Redaction) -> None:
         )
     if where is not None:
         sql().compile_filter(str(where))
-        if filter_names(redaction, str(where)):
+        if filter_names(redaction, str(where), sizes=True):
             raise NotPermitted(HIDDEN_WHERE)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
-from lazaretto.commands import Command, PlanRepair
+from lazaretto.commands import ApplyRepair, CanaryRepair, Command, PlanRepair, ResumeRepair
 from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.edits.named_fields import edit_names, filter_names
 from lazaretto.edits.redact import MASK, Redaction
@@ -147,19 +147,35 @@ class ViewedBroker:
         """Run a command. Raises NotPermitted if it could tell its actor, or lose, what that may not read."""
         path = getattr(command, "path", None)
         redaction = Redaction() if path is None else await self._rules.at(path)
-        if redaction:
+        if path is not None and redaction:
             if isinstance(command, PlanRepair):
                 refuse_filter(command.filter, redaction)
                 if command.edit is not None:
                     refuse_edit(command.edit, redaction)
-            for _, to in command.needs():
-                if to is not None and not set(redaction.targets) <= set(self._rules.of(to).targets):
-                    raise NotPermitted(
-                        f"expected a place with all rules for redacted fields that {path} has, got {to}: "
-                        "they could be read there"
-                    )
+            await self._refuse_leak(path, redaction, command.sends_to())
+        if isinstance(command, CanaryRepair | ApplyRepair | ResumeRepair):
+            # Where it sends to may forward elsewhere since it was planned.
+            standing = await (await self._broker.repair(command.name)).status()
+            redaction = await self._rules.at(standing.queue)
+            await self._refuse_leak(standing.queue, redaction, standing.to or standing.queue)
         answer = await self._broker.run(command, **how)
         return shown_detail(answer, redaction) if redaction and isinstance(answer, dict) else answer
+
+    async def _refuse_leak(self, path: str, redaction: Redaction, to: str | None) -> None:
+        """Raise NotPermitted if a message of an entity would come to where more of it may be read."""
+        if not redaction or to is None:
+            return
+        for place in await self._visits.places_behind(to):
+            # Whoever receives reads everything.
+            receives = self._who.may(Permission.RECEIVE, place) and not self._who.may(
+                Permission.RECEIVE, path
+            )
+            if receives or not redaction.is_within(self._rules.of(place)):
+                behind = "" if place == to else ", which forwards to another"
+                raise NotPermitted(
+                    f"expected a place with all rules for redacted fields that {path} has, got {to}{behind}: "
+                    "they could be read there; ask somebody who may read them"
+                )
 
     async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
         """Raise NotPermitted if a condition names what may not be read."""

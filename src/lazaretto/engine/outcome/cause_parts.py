@@ -13,7 +13,7 @@ from lazaretto.engine.outcome.dead_letter_operations import known_cause
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.fingerprint import shown_fingerprint
+from lazaretto.model.fingerprint import plain_fingerprint, shown_fingerprint
 from lazaretto.store.contract.cause_contract import CauseRecord, FingerprintRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -45,7 +45,10 @@ class MergeCauses(Operation[int]):
             tx.causes.save(place, _replace(found[number], merged_into=first))
         names = None
         if len(theirs) <= _AUDITED:
-            names = {number: [_name(p) for p in theirs if p.cause == number] for number in others}
+            names = {
+                number: [plain_fingerprint(p.fingerprint) for p in theirs if p.cause == number]
+                for number in others
+            }
         told = {"into": first, "merged": others, "fingerprints": names}
         audit(tx, self.actor, "merge_causes", str(self.path), **told)
         return first
@@ -68,7 +71,8 @@ class UnmergeCauses(Operation[int]):
         place, path = place_at(tx, self.path), str(self.path)
         whole = known_cause(tx, place, self.number, path)
         causes = {cause.number: cause for cause in tx.causes.all(place)}
-        theirs = {_name(p): p for p in tx.causes.fingerprints(place) if p.cause == whole.number}
+        prints = _by_name(tx, place)
+        theirs = {name: p for name, p in prints.items() if p.cause == whole.number}
         parted: dict[int, list[str]] = {}
         for number, names in self.parts.items():
             merged = number in causes and causes[number].merged_into is not None
@@ -80,12 +84,21 @@ class UnmergeCauses(Operation[int]):
             raise InvalidOption(
                 f"expected fingerprints of cause {whole.number} to part, and some that are left to it"
             )
-        prints = {_name(p): p.fingerprint for p in tx.causes.fingerprints(place)}
         for number, found in parted.items():
             tx.causes.save(place, _unexplained(_replace(causes[number], merged_into=None)))
-            tx.causes.assign(place, [prints[name] for name in found], number, kept=True)
+            tx.causes.assign(place, [prints[name].fingerprint for name in found], number, kept=True)
         tx.causes.save(place, _unexplained(whole))
-        audit(tx, self.actor, "unmerge_causes", path, cause=whole.number, parts=parted)
+        audit(
+            tx,
+            self.actor,
+            "unmerge_causes",
+            path,
+            cause=whole.number,
+            parts={
+                number: [plain_fingerprint(prints[name].fingerprint) for name in found]
+                for number, found in parted.items()
+            },
+        )
         return whole.number
 
 
@@ -101,7 +114,7 @@ class SplitCause(Operation[int]):
     def run(self, tx: Transaction) -> int:
         place = place_at(tx, self.path)
         cause = known_cause(tx, place, self.number, str(self.path))
-        theirs = {_name(p): p for p in tx.causes.fingerprints(place) if p.cause == cause.number}
+        theirs = {name: p for name, p in _by_name(tx, place).items() if p.cause == cause.number}
         wanted = list(dict.fromkeys(self.fingerprints))
         unknown = [name for name in wanted if name not in theirs]
         if unknown or not wanted or len(wanted) == len(theirs):
@@ -116,13 +129,16 @@ class SplitCause(Operation[int]):
         tx.causes.assign(place, [theirs[name].fingerprint for name in wanted], number, kept=True)
         audit(
             tx, self.actor, "split_cause", str(self.path),
-            cause=cause.number, into=number, fingerprints=wanted,
+            cause=cause.number, into=number,
+            fingerprints=[plain_fingerprint(theirs[name].fingerprint) for name in wanted],
         )  # fmt: skip
         return number
 
 
-def _name(print_: FingerprintRecord) -> str:
-    return shown_fingerprint(print_.fingerprint)
+def _by_name(tx: Transaction, place: int) -> dict[str, FingerprintRecord]:
+    """Return the fingerprints of a place, by what people see of them."""
+    key = tx.access.fingerprint_key()
+    return {shown_fingerprint(p.fingerprint, key): p for p in tx.causes.fingerprints(place)}
 
 
 def _unexplained(cause: CauseRecord) -> CauseRecord:

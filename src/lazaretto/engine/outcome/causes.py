@@ -156,9 +156,9 @@ def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: b
     for print_ in prints:
         assert print_.cause is not None
         members[print_.cause].append(print_)
-    redaction = redaction_of(tx, str(path))
+    redaction, key = redaction_of(tx, str(path)), tx.access.fingerprint_key()
     found = [
-        _cause_of(record, members[record.number], hours[record.number], mark, redaction)
+        _cause_of(record, members[record.number], hours[record.number], mark, redaction, key)
         for record in tx.causes.all(place)
         if record.number in members
     ]
@@ -173,6 +173,7 @@ def _cause_of(
     hours: Sequence[int],
     mark: int,
     redaction: Redaction,
+    key: bytes,
 ) -> Cause:
     waiting = [p for p in prints if p.waiting > 0]
     first = min(p.first for p in prints)
@@ -198,7 +199,12 @@ def _cause_of(
         example=sequence_of(min(keys)) if keys else None,
         fingerprints=tuple(
             Alike(
-                shown_fingerprint(p.fingerprint), p.reason, p.error_type, p.site, p.shape, max(0, p.waiting)
+                shown_fingerprint(p.fingerprint, key),
+                p.reason,
+                p.error_type,
+                p.site,
+                p.shape,
+                max(0, p.waiting),
             )
             for p in sorted(prints, key=lambda p: (-p.waiting, -p.total, p.fingerprint))
         ),

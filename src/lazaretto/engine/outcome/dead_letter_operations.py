@@ -251,18 +251,18 @@ def attempts_at(tx: Transaction, key: int) -> tuple[Attempt, ...]:
             error_message=a.error_message,
             stack=a.stack,
             site=a.site,
-            fingerprint=_fingerprint_of(a),
+            fingerprint=_fingerprint_of(tx, a),
         )
         for a in tx.history.attempts(key)
     )
 
 
-def _fingerprint_of(attempt: AttemptRecord) -> str | None:
+def _fingerprint_of(tx: Transaction, attempt: AttemptRecord) -> str | None:
     """Return the fingerprint of a stored attempt: it is the same for all that failed alike."""
     if attempt.error_type is None:
         return None
     failure = Failure(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
-    return shown_fingerprint(fingerprint_of(None, None, failure).number)
+    return shown_fingerprint(fingerprint_of(None, None, failure).number, tx.access.fingerprint_key())
 
 
 def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[int, PeekedMessage]:
@@ -287,8 +287,9 @@ class LetterFields(TypedDict):
     fingerprint: str | None
 
 
-def fields_of(queue: QueueRecord, record: DeadLetterRecord) -> LetterFields:
+def fields_of(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) -> LetterFields:
     """Return the fields of a stored dead letter as users see them."""
+    number = record.fingerprint
     return {
         "queue": queue.path,
         "sequence_number": sequence_of(record.key),
@@ -300,14 +301,16 @@ def fields_of(queue: QueueRecord, record: DeadLetterRecord) -> LetterFields:
         "dead_lettered": to_datetime(record.dead_lettered),
         "enqueued": to_datetime(record.enqueued),
         "generation": record.generation,
-        "fingerprint": None if record.fingerprint is None else shown_fingerprint(record.fingerprint),
+        "fingerprint": None if number is None else shown_fingerprint(number, tx.access.fingerprint_key()),
     }
 
 
-def letter_of(queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessage | None) -> DeadLetter:
+def letter_of(
+    tx: Transaction, queue: QueueRecord, record: DeadLetterRecord, message: PeekedMessage | None
+) -> DeadLetter:
     """Return a dead letter as users see it, without its attempts."""
     return DeadLetter(
-        **fields_of(queue, record),
+        **fields_of(tx, queue, record),
         counters=_counters.decode(record.counters),
         message=message,
         resolution=record.resolution,
@@ -329,7 +332,7 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
     record = tx.history.dead_letter(lower_bound(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
-    found = letter_of(queue, record, messages_of(tx, [record]).get(record.key))
+    found = letter_of(tx, queue, record, messages_of(tx, [record]).get(record.key))
     went = record.resubmitted_as
     target = (
         None

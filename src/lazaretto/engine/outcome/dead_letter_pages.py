@@ -308,7 +308,7 @@ def some_letters(
     start, ends = (None, None) if after is None else (after.position, after.ends)
     found = find_slice(tx, queue, path, which, limit, start=start, ends=ends, by_time=by_time, down=down)
     bodies = messages_of(tx, found.records) if messages else {}
-    return [letter_of(queue, record, bodies.get(record.key)) for record in found.records], found
+    return [letter_of(tx, queue, record, bodies.get(record.key)) for record in found.records], found
 
 
 # -- pages ---------------------------------------------------------------------------------------
@@ -359,7 +359,7 @@ def read_page(
         tx.listings.previews([dead_key(r.key, path.subqueue) for r in records], PREVIEW) if records else {}
     )
     letters = tuple(
-        _previewed(queue, record, previews.get(dead_key(record.key, path.subqueue))) for record in records
+        _previewed(tx, queue, record, previews.get(dead_key(record.key, path.subqueue))) for record in records
     )
     forward, backward = (behind, ahead) if back else (ahead, behind)
     return DeadLetterPage(letters, forward, backward, found.progress)
@@ -380,9 +380,11 @@ def _including(position: Position, *, by_time: bool, down: bool) -> Position:
     return at + down, 0
 
 
-def _previewed(queue: QueueRecord, record: DeadLetterRecord, preview: Preview | None) -> DeadLetterPreview:
+def _previewed(
+    tx: Transaction, queue: QueueRecord, record: DeadLetterRecord, preview: Preview | None
+) -> DeadLetterPreview:
     return DeadLetterPreview(
-        **fields_of(queue, record),
+        **fields_of(tx, queue, record),
         deliveries=msgspec.json.decode(record.counters, type=Counters).deliveries,
         size=0 if preview is None else preview.size,
         preview=b"" if preview is None else preview.start,

@@ -82,7 +82,7 @@ def _look(tx: Transaction, queue: QueueRecord, key: int) -> _Found:
     where = "" if message is None else subqueue_of(message.key).value
     row = None if message is None or where else tx.row(key)
     if record is not None and row is None:
-        letter = letter_of(queue, record, None)
+        letter = letter_of(tx, queue, record, None)
         found = generation_of(letter, where, attempts)
         return found, message, record.resubmitted_from, record.resubmitted_as
     if message is None:

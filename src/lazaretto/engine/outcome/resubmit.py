@@ -85,7 +85,7 @@ class Resubmit(Operation[ResubmitReport]):
                 raise InvalidMessage(new)
         else:
             try:
-                edited = edit(letter_of(queue, record, messages_of(tx, [record]).get(record.key)))
+                edited = edit(letter_of(tx, queue, record, messages_of(tx, [record]).get(record.key)))
             except LazarettoError:
                 raise
             except Exception as error:

@@ -59,7 +59,7 @@ def letters_at(
     found = messages_of(tx, records) if messages else {}
     if messages:
         records = [letter for letter in records if letter.key in found]
-    return queue, keys, {r.key: letter_of(queue, r, found.get(r.key)) for r in records}
+    return queue, keys, {r.key: letter_of(tx, queue, r, found.get(r.key)) for r in records}
 
 
 def _waits(letter: DeadLetterRecord, repair: RepairRecord) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
 from lazaretto.engine.repairs.key_list import KeyList
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.fingerprint import shown_fingerprint
+from lazaretto.model.fingerprint import plain_fingerprint
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, sequence_of
 from lazaretto.model.repairs import BY_SESSION
@@ -104,7 +104,7 @@ def freeze(
         # A clock that was put back since lets letters seem to come from the future.
         frozen_at=max(tx.now, latest),
         fingerprints={
-            "" if number is None else shown_fingerprint(number): count
+            "" if number is None else plain_fingerprint(number): count
             for number, count in prints.most_common()
         },
         sessions=sessions,

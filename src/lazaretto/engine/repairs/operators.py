@@ -19,6 +19,7 @@ from lazaretto.errors import RepairError, SecondPersonNeeded
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.fingerprint import shown_plain
 from lazaretto.model.keys import place_of, queue_of, sequence_of, subqueue_at
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, next_verbs
@@ -150,7 +151,10 @@ def repair_status(tx: Transaction, record: RepairRecord) -> RepairStatus:
         counts=_counts(tx, record),
         which=plan.which,
         digest=plan.digest,
-        fingerprints=plan.fingerprints,
+        fingerprints={
+            print_ and shown_plain(print_, tx.access.fingerprint_key()): letters
+            for print_, letters in plan.fingerprints.items()
+        },
         first=plan.first,
         last=plan.last,
         frozen_at=to_datetime(plan.frozen_at),

@@ -72,6 +72,25 @@ def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
                 ways.append((*way, record.path, further) if topic else (*way, further))
 
 
+def places_behind(tx: Transaction, path: str) -> set[str]:
+    """Return the paths of all entities that a message can come to that is sent to one, and this path.
+
+    It also follows dead letters that are forwarded, since any message can become one.
+    """
+    found, left = {path}, [tx.queues.by_path(path.lower())]
+    while left:
+        queue = left.pop()
+        if queue is None:
+            continue
+        further = [queue.options.forward_to, queue.options.forward_dead_lettered_messages_to]
+        if queue.kind is EntityKind.TOPIC:
+            further += [one.path for one in tx.topics.subscriptions(queue.queue_id)]
+        new = {one for one in further if one is not None and one not in found}
+        found |= new
+        left += [tx.queues.by_path(one.lower()) for one in new]
+    return found
+
+
 def touch(tx: Transaction, queue: QueueRecord) -> None:
     """Note that an entity and its topic are in use, so that they are not deleted as idle."""
     _touch(tx, queue)

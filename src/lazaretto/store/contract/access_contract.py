@@ -13,6 +13,8 @@ REDACTION: Final = "redaction"
 REDACTION_KEY: Final = "redaction_key"
 #: The setting with the place that a store had among several that were used as one.
 SPREAD: Final = "spread"
+#: The setting with the key of fingerprints as people see them, in hex. It never changes.
+FINGERPRINT_KEY: Final = "fingerprint_key"
 #: What the setting with the keys of an entity begins with; the queue's id follows.
 SIGNING: Final = "signing:"
 
@@ -88,6 +90,10 @@ class StoredAccess(Protocol):
 
     def setting(self, name: str) -> str | None:
         """Return a setting of the store; None: it was not set."""
+        ...
+
+    def fingerprint_key(self) -> bytes:
+        """Return the key of fingerprints as people see them."""
         ...
 
     def save_setting(self, name: str, value: str | None) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from lazaretto.store.contract.access_contract import PersonRecord, SecretRecord
+from lazaretto.store.contract.access_contract import FINGERPRINT_KEY, PersonRecord, SecretRecord
 from lazaretto.store.sql.commit_context import Part
 
 
 class AccessTables(Part):
     """What a transaction does with people and their secrets."""
+
+    #: It never changes.
+    _fingerprint_key: bytes | None = None
 
     def person(self, name: str) -> PersonRecord | None:
         row = self._context.run("select_person", (name,)).fetchone()
@@ -44,6 +47,11 @@ class AccessTables(Part):
     def setting(self, name: str) -> str | None:
         row = self._context.run("select_setting", (name,)).fetchone()
         return str(row[0]) if row else None
+
+    def fingerprint_key(self) -> bytes:
+        if self._fingerprint_key is None:
+            self._fingerprint_key = bytes.fromhex(self.setting(FINGERPRINT_KEY) or "")
+        return self._fingerprint_key
 
     def save_setting(self, name: str, value: str | None) -> None:
         if value is None:

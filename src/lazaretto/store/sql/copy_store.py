@@ -11,7 +11,14 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
-from lazaretto.store.contract.access_contract import FOUR_EYES, REDACTION, REDACTION_KEY, SIGNING, SPREAD
+from lazaretto.store.contract.access_contract import (
+    FINGERPRINT_KEY,
+    FOUR_EYES,
+    REDACTION,
+    REDACTION_KEY,
+    SIGNING,
+    SPREAD,
+)
 from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
@@ -77,7 +84,7 @@ TABLES = (
 #: Claims that keep what they have completed. In the copy it would be free.
 _KEEPING = Table("lazaretto_claims", ("queue_id",), only="state = 'settled' AND lease_until IS NOT NULL")
 #: What is said of the store as a whole that its copy has, too.
-_KEPT = ("store_id", "created", FOUR_EYES, REDACTION, REDACTION_KEY, SPREAD)
+_KEPT = ("store_id", "created", FINGERPRINT_KEY, FOUR_EYES, REDACTION, REDACTION_KEY, SPREAD)
 
 
 class Tables(Protocol):

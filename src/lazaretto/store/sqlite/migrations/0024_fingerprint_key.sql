@@ -1,0 +1,2 @@
+-- The key of fingerprints as people see them: without it nobody finds out what they are made of.
+INSERT INTO lazaretto_meta (name, value) VALUES ('fingerprint_key', lower(hex(randomblob(32))));

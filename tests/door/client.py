@@ -16,6 +16,7 @@ from door.served import Served
 from lazaretto import aio
 from lazaretto.amqp import Connection, Link, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.encode import NULL
 from lazaretto.amqp.events import (
     CreditChanged,
     Event,
@@ -106,22 +107,25 @@ class Manager:
         properties = {"operation": f"com.microsoft:{operation}"}
         if link is not None:
             properties["associated-link-name"] = link
-        told, answer = await self._exchange(properties, given)
-        return int(told["statusCode"]), answer
+        sections = await self.exchange(properties, given)
+        return int(sections.mapping(Section.APPLICATION_PROPERTIES)["statusCode"]), sections.body()[0]
 
     async def put_token(self, audience: str, token: str) -> tuple[int, str]:
-        told, _ = await self._exchange({"operation": "put-token", "name": audience}, token)
+        sections = await self.exchange({"operation": "put-token", "name": audience}, token)
+        told = sections.mapping(Section.APPLICATION_PROPERTIES)
         return int(told["status-code"]), told["status-description"]
 
-    async def _exchange(self, properties: dict[str, Any], body: Any) -> tuple[dict[Any, Any], Any]:
+    async def exchange(
+        self, properties: dict[str, Any], body: Any, message_id: Any = "id", state: bytes = NULL
+    ) -> Sections:
+        """Ask, and return the answer as it came. `state`: of the transfer, encoded."""
         parts = (
-            encode_composite(Properties("id", reply_to="me")),
+            encode_composite(Properties(message_id, reply_to="me")),
             encode_section(Section.APPLICATION_PROPERTIES, properties),
             encode_section(Section.VALUE, body),
         )
-        self._asks.session.transfer(self._asks, b"".join(parts), b"t")
-        sections = Sections((await self._client.until(MessageReceived)).payload)
-        return sections.mapping(Section.APPLICATION_PROPERTIES), sections.body()[0]
+        self._asks.session.transfer(self._asks, b"".join(parts), b"t", state=state)
+        return Sections((await self._client.until(MessageReceived)).payload)
 
 
 @contextlib.asynccontextmanager
@@ -138,8 +142,9 @@ async def connected(door: Door | Served) -> AsyncIterator[Client]:
 
 
 @contextlib.asynccontextmanager
-async def opened(path: Path, **options: Any) -> AsyncIterator[tuple[aio.AsyncBroker, Door]]:
-    async with await aio.connect(path / "store.db") as broker:
+async def opened(place: Path | str, **options: Any) -> AsyncIterator[tuple[aio.AsyncBroker, Door]]:
+    """Open a door on a store, given by its URL or by its folder."""
+    async with await aio.connect(place if isinstance(place, str) else place / "store.db") as broker:
         await broker.create_queue("q")
         async with open_door(broker, port=0, **options) as door:
             yield broker, door

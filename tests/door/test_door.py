@@ -82,6 +82,19 @@ def test_credit_that_is_taken_back_leaves_nothing_locked(tmp_path: Path) -> None
     run(work)
 
 
+@pytest.mark.parametrize("address", ["q", "q/$management", "$cbs"])
+def test_a_drain_is_answered_whatever_the_link_is_for(tmp_path: Path, address: str) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (_, door), connected(door) as client:
+            link = await client.link(sends=False, address=address)
+            for credit in (100, 0, 1):
+                link.session.grant(link, credit, drain=True)
+                assert (await client.until(CreditChanged)).link is link
+                assert link.credit == 0
+
+    run(work)
+
+
 def test_who_settles_and_asks_in_one_breath_gets_the_next_messages(tmp_path: Path) -> None:
     async def work() -> None:
         async with opened(tmp_path) as (broker, door), connected(door) as client:

@@ -24,7 +24,7 @@ from lazaretto.amqp.events import (
     Opened,
     SessionBegun,
 )
-from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, frame
+from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, frame, transfer_frame
 from lazaretto.amqp.performatives import Attach, Begin, Rejected
 from lazaretto.door import AccessPolicy, DoorLimits
 from lazaretto.door.refusals import Refusals
@@ -240,10 +240,17 @@ def test_messages_in_part(tmp_path: Path) -> None:
     async def work() -> None:
         limits = DoorLimits(frame_size=1_000, partial_size=5_000)
         async with opened(tmp_path, limits=limits) as (_, door), connected(door) as client:
-            link = await client.link(sends=True, address="q/$management")
-            while not link.credit:
-                await client.until(CreditChanged)
-            link.session.transfer(link, b"x" * 20_000, b"t")
+            for address in ("q", "q/$management"):
+                link = await client.link(sends=True, address=address, name=address)
+                while not link.credit:
+                    await client.until(CreditChanged)
+                # Of each message there is one part, which is small enough for its link.
+                assert link.handle is not None
+                channel = link.session.channel
+                for _ in range(3):
+                    client.write(
+                        transfer_frame(channel, link.handle, 0, b"t", b"x" * 900, settled=False, more=True)
+                    )
             error = (await client.until(LinkDetached)).error
             assert error is not None
             assert error.condition == "amqp:resource-limit-exceeded"

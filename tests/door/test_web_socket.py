@@ -80,6 +80,8 @@ class Raw:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
+        #: What the server chose of what the client asked for.
+        self.subprotocol = ""
 
     async def upgrade(
         self, path: str = "/$servicebus/websocket", protocol: str = "AMQPWSB10", **more: str
@@ -97,6 +99,8 @@ class Raw:
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self.writer.write(f"GET {path} HTTP/1.1\r\n{lines}\r\n".encode())
         head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), WAIT)
+        named = (line.partition(": ") for line in head.decode().split("\r\n"))
+        self.subprotocol = next((to for name, _, to in named if name.lower() == "sec-websocket-protocol"), "")
         return int(head.split()[1])
 
     def send(self, data: bytes, opcode: int = 2, *, masked: bool = True, final: bool = True) -> None:
@@ -130,12 +134,32 @@ async def raw(port: int) -> AsyncIterator[Raw]:
 class TestAbuse:
     """The door hangs up, and goes on serving others."""
 
+    def test_either_name_of_amqp_is_taken(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with opened(tmp_path) as (_, door):
+                for protocol, name in (
+                    ("amqp", "amqp"),
+                    ("AMQPWSB10", "AMQPWSB10"),
+                    ("mqtt, amqp, AMQPWSB10", "amqp"),
+                    ("AMQPWSB10,amqp", "AMQPWSB10"),
+                    ("mqtt,AMQPWSB10", "AMQPWSB10"),
+                ):
+                    for path in ("/$servicebus/websocket", "/$servicebus/websocket/"):
+                        async with raw(door.port) as client:
+                            assert await client.upgrade(path, protocol) == 101
+                            assert client.subprotocol == name
+                            client.send(AMQP)
+                            assert AMQP in await client.reader.read(1_000)
+
+        run(main)
+
     def test_upgrades_that_are_refused(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with opened(tmp_path) as (_, door):
                 for given, status in (
                     ({"path": "/elsewhere"}, 403),
-                    ({"protocol": "amqp"}, 403),
+                    ({"protocol": "mqtt"}, 403),
+                    ({"protocol": "mqtt, AMQP"}, 403),
                     ({"protocol": ""}, 400),
                     ({"Host": "evil.example"}, 403),
                     ({"Origin": "https://evil.example"}, 403),

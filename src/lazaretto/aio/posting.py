@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender
+from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender, AsyncTransaction
 from lazaretto.aio.driver import Driver, Then
 from lazaretto.aio.mirrors import catch
+from lazaretto.engine.messages.prepare import prepare_all
+from lazaretto.engine.messages.send import CancelScheduled, NumberedSend, Send
+from lazaretto.engine.messages.sessions import SetSessionState
+from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.errors import LazarettoError
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, ReceivedMessage
 from lazaretto.receiver import Receiver
-from lazaretto.sender import Sender
+from lazaretto.sender import Sender, sendable
+from lazaretto.work import UnitOfWork
 
 
 def hold_for_clients(broker: AsyncBroker) -> None:
@@ -44,6 +50,30 @@ class Receiving:
     def receive(self, most: int, then: Then) -> None:
         """Receive up to `most` messages; `then` is called with them, maybe none, or with an error."""
         self._driver.begin(self._receiver._receiving(most, 0.0), then)
+
+
+class Enlisting:
+    """Adds to a transaction what it has no verb for. What is wrong may only be told by its commit."""
+
+    def __init__(self, transaction: AsyncTransaction) -> None:
+        inner: Any = transaction
+        self._work: UnitOfWork = inner._inner._work
+
+    def schedule(self, path: str, messages: Sequence[Message]) -> NumberedSend:
+        """Send messages, whose numbers the commit gives. Raises LazarettoError for those that cannot be."""
+        sent = NumberedSend(Send(sendable(path), prepare_all(messages)))
+        self._work.enlist(sent)
+        return sent
+
+    def cancel(self, path: str, numbers: Sequence[int]) -> None:
+        """Delete scheduled messages: all of them, or the transaction fails."""
+        self._work.enlist(CancelScheduled(EntityPath.parse(path), check_numbers(numbers)))
+
+    def set_session_state(self, receiver: AsyncReceiver, state: bytes | None) -> None:
+        """Store the state of a receiver's session. Raises LazarettoError if it holds none."""
+        inner: Any = receiver
+        held: Receiver = inner._inner
+        self._work.enlist(SetSessionState(held._path, held._held(), state))
 
 
 class Settling:

@@ -14,7 +14,7 @@ from lazaretto.amqp.conditions import (
 )
 from lazaretto.amqp.events import MessageReceived
 from lazaretto.amqp.performatives import Attach, Coordinator, Flow, Source, Target, Transfer
-from lazaretto.amqp.serials import add, distance
+from lazaretto.amqp.serials import add, distance, forward
 from lazaretto.amqp.states import LINK, LinkEvent, LinkState
 
 if TYPE_CHECKING:
@@ -130,12 +130,13 @@ class Link:
         """Keep what the peer said of credit: as the receiver what it grants, as the sender what it used."""
         if self.sends:
             if flow.link_credit is not None:
-                granted = add(flow.delivery_count or 0, flow.link_credit)
-                self.credit = max(0, distance(self.delivery_count, granted))
+                # Credit is a plain count: only the numbers of deliveries begin again.
+                unseen = distance(flow.delivery_count or 0, self.delivery_count)
+                self.credit = max(0, flow.link_credit - unseen)
             self.drain = bool(flow.drain)
         elif flow.delivery_count is not None:
-            used = distance(self.delivery_count, flow.delivery_count)
-            if used > 0:
+            used = forward(self.delivery_count, flow.delivery_count)
+            if used <= self.credit or distance(self.delivery_count, flow.delivery_count) > 0:
                 self.credit = max(0, self.credit - used)
                 self.delivery_count = flow.delivery_count
 

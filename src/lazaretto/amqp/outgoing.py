@@ -31,6 +31,10 @@ class Outgoing:
         """Whether frames wait for the peer's window."""
         return bool(self._waiting)
 
+    def waits_for(self, link: Link) -> bool:
+        """Whether frames of a link wait for the peer's window."""
+        return any(one is link for one, _ in self._waiting)
+
     def send(self, delivery: Delivery, handle: int, payload: bytes, state: bytes, *, settled: bool) -> None:
         """Send a message on the link of a handle, in as many frames as it needs. `state`: encoded."""
         link, number, tag = delivery.link, delivery.id, delivery.tag

@@ -14,6 +14,11 @@ def add(number: int, count: int) -> int:
     return number + count & _MASK
 
 
+def forward(first: int, second: int) -> int:
+    """Return how far the second lies behind the first, if it never lies before it."""
+    return second - first & _MASK
+
+
 def distance(first: int, second: int) -> int:
     """Return how far the second lies behind the first: negative if it lies before it."""
     found = (second - first) % _MODULUS

@@ -54,6 +54,8 @@ from lazaretto.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEv
 from lazaretto.amqp.windows import Windows
 
 _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
+#: The largest size of a message that can be said. Some peers take a size that is left out for 0.
+_ANY_SIZE: Final = 0xFFFFFFFFFFFFFFFF
 ACCEPTED: Final = encode_composite(Accepted())
 
 
@@ -70,6 +72,8 @@ class Session:
         self._deliveries = Deliveries()
         self._outgoing = Outgoing(carrier, self._windows, channel)
         self._dispositions = Dispositions(carrier, channel)
+        #: Links that are drained, and whose last frames wait for the peer's window.
+        self._drained: set[Link] = set()
 
     def __repr__(self) -> str:
         return f"<Session on channel {self.channel} {self.state.value}>"
@@ -189,6 +193,7 @@ class Session:
             return
         link.max_message_size = max_message_size
         self._answer_attach(link, source or link.source, target or link.target, properties)
+        self._look_at_drain(link)
 
     def refuse(
         self, link: Link, condition: str, description: str, info: Mapping[str, Any] | None = None
@@ -239,7 +244,7 @@ class Session:
             source,
             target,
             initial_delivery_count=link.delivery_count if link.sends else None,
-            max_message_size=link.max_message_size or None,
+            max_message_size=link.max_message_size or _ANY_SIZE,
             properties=dict(properties or {}),
         )
         self._carrier.send(self.channel, attach)
@@ -304,6 +309,7 @@ class Session:
         if link.sends:
             self._outgoing.drop(link)
             self._deliveries.drop(link)
+            self._drained.discard(link)
 
     # Credit and windows.
 
@@ -317,11 +323,20 @@ class Session:
             self.send_flow(link, drain=drain)
 
     def finish_drain(self, link: Link) -> None:
-        """Say that nothing more comes for the credit of a link that drains."""
+        """Say that nothing more comes for the credit of a link that drains, behind all that was sent."""
         link.delivery_count = add(link.delivery_count, link.credit)
         link.credit = 0
+        if self._outgoing.waits_for(link):
+            self._drained.add(link)
+            return
+        self._drained.discard(link)
         self.send_flow(link, drain=True)
         link.drain = False
+
+    def _look_at_drain(self, link: Link) -> None:
+        """Answer a drain for which no credit is left: the peer waits for the answer in any case."""
+        if link.drain and link.credit == 0 and link.sends and link.attached:
+            self.finish_drain(link)
 
     def send_flow(self, link: Link | None = None, *, drain: bool = False) -> None:
         """Say what this end takes and has sent, of the session and of a link."""
@@ -344,11 +359,16 @@ class Session:
             # Credit may come before this end has accepted the link.
             if link.state in _LIVE:
                 link.take_flow(flow)
+                self._drained.discard(link)
             if link.attached:
                 self._carrier.emit(CreditChanged(link))
         if flow.echo:
             self.send_flow(link if link is not None and link.attached else None)
         self._outgoing.flush()
+        if link is not None:
+            self._look_at_drain(link)
+        for one in list(self._drained):
+            self._look_at_drain(one)
 
     # Messages.
 
@@ -370,6 +390,7 @@ class Session:
         link.credit -= 1
         link.delivery_count = add(link.delivery_count, 1)
         self._outgoing.send(delivery, handle, payload, state, settled=settled)
+        self._look_at_drain(link)
         return delivery
 
     @property

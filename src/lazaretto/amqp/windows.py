@@ -13,13 +13,18 @@ _WIDEST: Final = 0x7FFFFFFF
 
 
 class Windows:
-    """Counts of transfer frames in both directions. `size`: frames that this end takes at once."""
+    """Counts of transfer frames in both directions. `size`: frames that this end takes at once.
 
-    def __init__(self, size: int) -> None:
+    `first`: the number of the first frame that this end sends. Only numbers of frames are serial numbers:
+    a window is a plain count, which may be as large as 32 bits allow.
+    """
+
+    def __init__(self, size: int, first: int = 0) -> None:
         self._size = size
         self._incoming = size
         self._next_incoming = 0
-        self._next_outgoing = 0
+        self._first = first
+        self._next_outgoing = first
         self._outgoing = 0
 
     def begin(self, remote_channel: int | None, handle_max: int) -> Begin:
@@ -38,8 +43,8 @@ class Windows:
 
     def take_flow(self, flow: Flow) -> None:
         """Keep how many frames the peer takes now."""
-        begin = 0 if flow.next_incoming_id is None else flow.next_incoming_id
-        self._outgoing = max(0, distance(self._next_outgoing, add(begin, flow.incoming_window)))
+        expects = self._first if flow.next_incoming_id is None else flow.next_incoming_id
+        self._outgoing = max(0, flow.incoming_window - distance(expects, self._next_outgoing))
 
     def take(self) -> bool:
         """Count a frame that is sent, if one may be sent; return whether."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from lazaretto import errors
 from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.conditions import TRANSACTION_TIMEOUT, TRANSACTION_UNKNOWN_ID
 from lazaretto.amqp.performatives import (
     Accepted,
     DeliveryState,
@@ -69,6 +70,8 @@ _STATUS: Final = {
     "amqp:resource-limit-exceeded": 403,
     "com.microsoft:entity-disabled": 400,
     "amqp:not-implemented": 501,
+    TRANSACTION_UNKNOWN_ID: 400,
+    TRANSACTION_TIMEOUT: 400,
 }
 
 

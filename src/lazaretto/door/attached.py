@@ -100,13 +100,13 @@ class Attached:
         """Attach a link on which the client sends."""
         if isinstance(link.target, Coordinator):
             coordination = self._links[link] = Coordination(self._peer, link)
-            link.session.accept(link)
+            link.session.accept(link, max_message_size=self._peer.door.limits.partial_size)
             coordination.intake.open()
             return
         name = entity_of(link.target.address if link.target is not None else None)
         if is_node(name):
             requests = self._links[link] = Requests(self._peer, link, name)
-            link.session.accept(link)
+            link.session.accept(link, max_message_size=self._peer.door.limits.partial_size)
             requests.intake.open()
             return
         self._peer.grants.require(name, Right.SEND)

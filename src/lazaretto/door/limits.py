@@ -34,7 +34,7 @@ class DoorLimits:
         refusal_seconds: Time before a client hears that its key or token is wrong.
         refusals: Wrong keys and tokens of an address in a minute; then it waits for the next one.
         transactions: Transactions of a connection at the same time.
-        transaction_messages: Messages of a transaction.
+        transaction_messages: Messages that a transaction sends.
         transaction_seconds: Time within which a transaction is discharged.
     """
 

@@ -7,15 +7,18 @@ import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from lazaretto.amqp import Link, Section, Sections, encode_section
-from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp import Link, Section, Sections
 from lazaretto.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
 from lazaretto.amqp.events import MessageReceived
+from lazaretto.amqp.performatives import TransactionalState
 from lazaretto.amqp.sections import Properties
+from lazaretto.amqp.session import ACCEPTED
 from lazaretto.door import requests
 from lazaretto.door.answers import condition_of, description_of, status_of
 from lazaretto.door.intake import Intake
+from lazaretto.door.replies import TRACKING_ID, Answer, encode_answer
 from lazaretto.door.signatures import Unauthorized
+from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
 if TYPE_CHECKING:
@@ -56,6 +59,8 @@ class Replies:
         link = self.link
         while self._waiting and link.credit > 0 and link.attached:
             link.session.transfer(link, self._waiting.popleft(), secrets.token_bytes(4), settled=True)
+        if link.drain and link.attached:
+            link.session.finish_drain(link)
 
 
 class Requests:
@@ -69,34 +74,29 @@ class Requests:
 
     def take(self, event: MessageReceived) -> None:
         """Answer a request."""
+        transaction = event.state.txn_id if isinstance(event.state, TransactionalState) else None
         if not event.settled:
-            self._link.session.settle(event.delivery_id, event.delivery_id)
+            state = ACCEPTED if transaction is None else in_transaction(transaction)
+            self._link.session.settle(event.delivery_id, event.delivery_id, state)
         self.intake.top_up()
-        self._peer.start(self._answer(event.payload))
+        self._peer.start(self._answer(event.payload, transaction))
 
-    async def _answer(self, payload: bytes) -> None:
-        properties = Properties()
+    async def _answer(self, payload: bytes, transaction: bytes | None) -> None:
+        properties, tracking = Properties(), None
         try:
             sections = Sections(payload)
             properties = sections.properties()
-            said = await self._said(sections)
+            tracking = sections.mapping(Section.APPLICATION_PROPERTIES).get(TRACKING_ID)
+            said = await self._said(sections, transaction)
         except Exception as error:
             if self._node == _TOKENS and isinstance(error, Unauthorized):
                 await asyncio.sleep(self._peer.door.limits.refusal_seconds)
             if not isinstance(error, LazarettoError):
                 self._peer.log_fault(error)
             condition = condition_of(error)
-            said = requests.Answer(
-                status_of(condition), description_of(error, self._peer.grants.sees), None, condition
-            )
-        told = requests.status_properties(said, token=self._node == _TOKENS)
-        reply = b"".join(
-            (
-                encode_composite(Properties(correlation_id=properties.message_id)),
-                encode_section(Section.APPLICATION_PROPERTIES, told),
-                encode_section(Section.VALUE, said.body),
-            )
-        )
+            text = description_of(error, self._peer.grants.sees)
+            said = Answer(status_of(condition), text, None, condition)
+        reply = encode_answer(said, properties.message_id, tracking, token=self._node == _TOKENS)
         replies = self._replies_to(properties.reply_to)
         if replies is not None and not replies.add(reply):
             text = f"expected credit for answers, of which {_MOST_REPLIES} wait"
@@ -104,15 +104,16 @@ class Requests:
             self._peer.links.drop(replies.link)
         self._peer.flush()
 
-    async def _said(self, sections: Sections) -> requests.Answer:
+    async def _said(self, sections: Sections, transaction: bytes | None) -> Answer:
         body = (sections.body() or [None])[0]
         properties = sections.mapping(Section.APPLICATION_PROPERTIES)
         if self._node == _TOKENS:
             await self._peer.grants.take_token(str(body), str(properties.get("name") or ""))
-            return requests.Answer(202, "Accepted")
+            return Answer(202, "Accepted")
         path = self._node[: -len(_MANAGEMENT)]
         given = body if isinstance(body, dict) else {}
-        return await requests.answer(requests.Request(self._peer, path, properties, given))
+        work = None if transaction is None else self._peer.transactions.find(transaction)
+        return await requests.answer(requests.Request(self._peer, path, properties, given, work))
 
     def _replies_to(self, address: str | None) -> Replies | None:
         """Return the link that an answer goes to: the named one, else one of the same session."""

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from lazaretto.amqp import AmqpError
-from lazaretto.amqp.conditions import DECODE_ERROR, NOT_IMPLEMENTED
-from lazaretto.amqp.values import Array, Int, Timestamp
+from lazaretto.amqp.conditions import DECODE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED
+from lazaretto.amqp.values import Array
 from lazaretto.door.answers import Settlement, Verb
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.conversions import encode_message, message_of, properties_of
+from lazaretto.door.replies import Answer
 from lazaretto.door.residue import moment_of
 from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
@@ -24,6 +25,7 @@ from lazaretto.model.messages import ReceivedMessage
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncReceiver
     from lazaretto.door.peer import Peer
+    from lazaretto.door.transactions import Work
 
 #: Messages that one peek returns at most, and bytes after which it returns no more: clients ask again.
 MOST_PEEKED: Final = 250
@@ -37,12 +39,13 @@ MOST_LISTED: Final = 1 << 30
 
 
 class Request(NamedTuple):
-    """A request: of which peer, for which entity, with what."""
+    """A request: of which peer, for which entity, with what. `work`: of its transaction, if it has one."""
 
     peer: Peer
     path: str
     properties: Mapping[Any, Any]
     body: Mapping[Any, Any]
+    work: Work | None = None
 
     def number(self, name: str) -> int:
         """Return a field that holds a number. Raises AmqpError."""
@@ -96,15 +99,6 @@ class Request(NamedTuple):
         return receiver
 
 
-class Answer(NamedTuple):
-    """A status, its text, and the body of an answer."""
-
-    status: int
-    text: str
-    body: Any = None
-    condition: str | None = None
-
-
 async def _peek(request: Request) -> Answer:
     limit = min(max(request.number("message-count"), 1), MOST_PEEKED)
     start = max(request.number("from-sequence-number"), 0)
@@ -132,7 +126,7 @@ async def _renew_locks(request: Request) -> Answer:
     held = await request.held()
     await request.peer.door.settler(request.path).renew_lock(held)
     untils = [_milliseconds(one.locked_until) for one in held]
-    return Answer(200, "OK", {"expirations": Array(0x83, untils)})
+    return Answer(200, "OK", {"expirations": untils})
 
 
 async def _schedule(request: Request) -> Answer:
@@ -144,12 +138,20 @@ async def _schedule(request: Request) -> Answer:
                 DECODE_ERROR, "expected each message to hold bytes in 'message', got another type"
             )
         messages.append(message_of(payload))
-    numbers = await request.peer.door.broker.sender(request.path).send(messages)
-    return Answer(200, "OK", {"sequence-numbers": Array(0x81, list(numbers))})
+    if request.work is not None:
+        numbers = request.work.schedule(request.path, messages)
+    else:
+        numbers = await request.peer.door.broker.sender(request.path).send(messages)
+    return Answer(200, "OK", {"sequence-numbers": numbers})
 
 
 async def _cancel(request: Request) -> Answer:
-    await request.peer.door.broker.sender(request.path).cancel(request.numbers("sequence-numbers"))
+    promises = request.peer.door.promises
+    numbers = [promises.number_of(one) for one in request.numbers("sequence-numbers")]
+    if request.work is not None:
+        request.work.cancel(request.path, numbers)
+    else:
+        await request.peer.door.broker.sender(request.path).cancel(numbers)
     return Answer(200, "OK")
 
 
@@ -199,7 +201,10 @@ async def _settle(request: Request) -> Answer:
         _text(request.body.get("deadletter-reason")),
         _text(request.body.get("deadletter-description")),
     )
-    await request.peer.door.settle(request.path, held, settlement)
+    if request.work is not None:
+        request.work.settle(held, settlement)
+    else:
+        await request.peer.door.settle(request.path, held, settlement)
     return Answer(200, "OK")
 
 
@@ -216,7 +221,11 @@ async def _set_state(request: Request) -> Answer:
     state = request.body.get("session-state")
     if state is not None and not isinstance(state, bytes):
         raise AmqpError(DECODE_ERROR, "expected session-state to be bytes or null, got another type")
-    await (await request.session()).set_session_state(state)
+    receiver = await request.session()
+    if request.work is not None:
+        request.work.set_session_state(receiver, state)
+    else:
+        await receiver.set_session_state(state)
     return Answer(200, "OK")
 
 
@@ -239,7 +248,7 @@ async def _list_sessions(request: Request) -> Answer:
     if not some:
         return Answer(204, "no sessions")
     request.peer.last_listed = ((*page[:2], skip + len(some)), some[-1])
-    return Answer(200, "OK", {"skip": Int(skip + len(some)), "sessions-ids": Array(0xB1, some)})
+    return Answer(200, "OK", {"skip": skip + len(some), "sessions-ids": some})
 
 
 async def _delete_messages(request: Request) -> Answer:
@@ -254,7 +263,7 @@ async def _delete_messages(request: Request) -> Answer:
     )
     if not deleted:
         return Answer(204, "no messages")
-    return Answer(200, "OK", {"message-count": Int(deleted)})
+    return Answer(200, "OK", {"message-count": deleted})
 
 
 async def _add_rule(request: Request) -> Answer:
@@ -285,9 +294,9 @@ def _text(value: Any) -> str | None:
     return None if value is None else str(value)
 
 
-def _milliseconds(moment: datetime | None) -> Timestamp:
+def _milliseconds(moment: datetime | None) -> int:
     moment = moment or datetime.now(UTC)
-    return Timestamp(int(moment.timestamp() * 1000))
+    return int(moment.timestamp() * 1000)
 
 
 #: What each operation needs, and what does it.
@@ -309,6 +318,12 @@ _OPERATIONS: Final[dict[str, tuple[Right, Callable[[Request], Awaitable[Answer]]
 }
 
 
+#: Those that cannot take part in a transaction. What only reads or renews takes effect at once in one.
+_ALONE: Final = frozenset({
+    "com.microsoft:batch-delete-messages", "com.microsoft:add-rule", "com.microsoft:remove-rule",
+})  # fmt: skip
+
+
 async def answer(request: Request) -> Answer:
     """Do what a request asks for. Raises LazarettoError."""
     name = request.properties.get("operation")
@@ -316,16 +331,9 @@ async def answer(request: Request) -> Answer:
     if found is None:
         raise AmqpError(NOT_IMPLEMENTED, f"expected a known operation, got {name!r}")
     right, operation = found
+    if request.work is not None:
+        if name in _ALONE:
+            raise AmqpError(NOT_ALLOWED, f"expected {name} outside of a transaction: it cannot be undone")
+        request.work.refuse_over()
     request.peer.grants.require(request.path, right)
     return await operation(request)
-
-
-def status_properties(said: Answer, *, token: bool) -> dict[str, Any]:
-    """Return the application properties of an answer; those to tokens have names of their own."""
-    status, text, condition = (
-        ("status-code", "status-description", "error-condition")
-        if token
-        else ("statusCode", "statusDescription", "errorCondition")
-    )
-    given: dict[str, Any] = {status: Int(said.status), text: said.text}
-    return given if said.condition is None else {**given, condition: said.condition}

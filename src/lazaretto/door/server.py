@@ -18,6 +18,7 @@ from lazaretto.door.answers import Settlement, verb_of
 from lazaretto.door.keys import Keys
 from lazaretto.door.limits import DoorLimits
 from lazaretto.door.peer import Peer
+from lazaretto.door.promises import Promises
 from lazaretto.door.reception import Reception
 from lazaretto.door.refusals import Refusals
 from lazaretto.door.signatures import AccessPolicy
@@ -53,6 +54,7 @@ class Door:
         self.keys = Keys(broker, policies)
         self.limits = limits or DoorLimits()
         self.refusals = Refusals(self.limits)
+        self.promises = Promises()
         self.peers: set[Peer] = set()
         #: Where clients connect: the port that was asked for, or a free one.
         self.port = 0

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from lazaretto.aio.posting import Enlisting
 from lazaretto.amqp import AmqpError, DecodeError, Link, Section, Sections
 from lazaretto.amqp.composites import encode_composite, parse
 from lazaretto.amqp.conditions import (
@@ -33,8 +34,10 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Message, ReceivedMessage
 
 if TYPE_CHECKING:
-    from lazaretto.aio import AsyncTransaction
+    from lazaretto.aio import AsyncReceiver, AsyncTransaction
+    from lazaretto.door.limits import DoorLimits
     from lazaretto.door.peer import Peer
+    from lazaretto.door.promises import Promises
 
 #: Messages to the coordinator that a client may have sent and not seen answered, on one link.
 _CREDIT: Final = 100
@@ -53,33 +56,74 @@ class _Settles:
     settlement: Settlement
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Schedules:
+    path: str
+    messages: Sequence[Message]
+    promised: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Cancels:
+    path: str
+    numbers: Sequence[int]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _SetsState:
+    receiver: AsyncReceiver
+    state: bytes | None
+
+
+_Part = _Sends | _Settles | _Schedules | _Cancels | _SetsState
+
+
 class Work:
     """What one transaction is going to do."""
 
-    def __init__(self, link: Link, most: int) -> None:
+    def __init__(self, link: Link, limits: DoorLimits, promises: Promises) -> None:
         self.link = link
-        self._most = most
-        self._count = 0
-        self._parts: list[_Sends | _Settles] = []
+        self._most_sent = limits.transaction_messages
+        self._most = limits.unsettled
+        self._promises = promises
+        #: Messages that it sends, and all else that it does.
+        self._sent = self._count = 0
+        self._parts: list[_Part] = []
         self._over = False
         self.timer: asyncio.TimerHandle | None = None
 
     def send(self, path: str, via: str | None, messages: Sequence[Message]) -> None:
         """Send messages when it commits. Raises AmqpError if it is over, or too much."""
-        self._add(_Sends(path, via, messages))
+        self._add(_Sends(path, via, messages), sent=len(messages))
+
+    def schedule(self, path: str, messages: Sequence[Message]) -> Sequence[int]:
+        """Schedule messages when it commits, and return what stands for their numbers. Raises AmqpError."""
+        promised = self._promises.make(len(messages))
+        self._add(_Schedules(path, messages, promised), sent=len(messages))
+        return promised
+
+    def cancel(self, path: str, numbers: Sequence[int]) -> None:
+        """Cancel scheduled messages when it commits. Raises AmqpError if it is over, or too much."""
+        self._add(_Cancels(path, numbers), other=len(numbers))
+
+    def set_session_state(self, receiver: AsyncReceiver, state: bytes | None) -> None:
+        """Store the state of a receiver's session when it commits. Raises AmqpError likewise."""
+        self._add(_SetsState(receiver, state), other=1)
 
     def settle(self, messages: Sequence[ReceivedMessage], settlement: Settlement) -> None:
         """Settle messages when it commits. Raises AmqpError if it is over, or too much."""
-        self._add(_Settles(messages, settlement))
+        self._add(_Settles(messages, settlement), other=len(messages))
 
-    def _add(self, part: _Sends | _Settles) -> None:
+    def _add(self, part: _Part, *, sent: int = 0, other: int = 0) -> None:
         self.refuse_over()
-        count = self._count + len(part.messages)
-        if count > self._most:
-            raise AmqpError(
-                RESOURCE_LIMIT_EXCEEDED, f"expected at most {self._most} messages in a transaction, got more"
-            )
-        self._count = count
+        for most, count, what in (
+            (self._most_sent, self._sent + sent, "messages that a transaction sends"),
+            (self._most, self._count + other, "messages that a transaction settles or cancels"),
+        ):
+            if count > most:
+                raise AmqpError(RESOURCE_LIMIT_EXCEEDED, f"expected at most {most} {what}, got more")
+        self._sent += sent
+        self._count += other
         self._parts.append(part)
 
     def expire(self) -> None:
@@ -99,17 +143,23 @@ class Work:
 
     async def commit(self, transaction: AsyncTransaction) -> None:
         """Do everything, or nothing. Raises LazarettoError."""
+        enlisting, scheduled = Enlisting(transaction), []
         async with transaction:
             for part in self._parts:
-                if isinstance(part, _Sends):
-                    await transaction.send(part.path, list(part.messages), via=part.via)
-                else:
-                    await _settle(transaction, part)
-
-
-async def _settle(transaction: AsyncTransaction, part: _Settles) -> None:
-    verb, details = verb_of(part.settlement)
-    await getattr(transaction, verb)(list(part.messages), **details)
+                match part:
+                    case _Sends(path, via, messages):
+                        await transaction.send(path, list(messages), via=via)
+                    case _Settles(held, settlement):
+                        verb, details = verb_of(settlement)
+                        await getattr(transaction, verb)(list(held), **details)
+                    case _Schedules(path, messages, promised):
+                        scheduled.append((promised, enlisting.schedule(path, messages)))
+                    case _Cancels(path, numbers):
+                        enlisting.cancel(path, numbers)
+                    case _SetsState(receiver, state):
+                        enlisting.set_session_state(receiver, state)
+        for promised, sent in scheduled:
+            self._promises.keep(promised, sent.numbers)
 
 
 def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:
@@ -132,7 +182,7 @@ class Transactions:
                 RESOURCE_LIMIT_EXCEEDED, f"expected at most {limits.transactions} transactions at a time"
             )
         id_ = secrets.token_bytes(16)
-        work = self._works[id_] = Work(link, limits.transaction_messages)
+        work = self._works[id_] = Work(link, limits, self._peer.door.promises)
         loop = asyncio.get_running_loop()
         work.timer = loop.call_later(limits.transaction_seconds, work.expire)
         return id_

@@ -19,9 +19,10 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-#: Where clients of Service Bus connect, and what they want to speak there.
+#: Where clients of Service Bus connect, and what they may want to speak there: the standard's name of AMQP,
+#: and the one before it.
 PATH: Final = "/$servicebus/websocket"
-SUBPROTOCOL: Final = "AMQPWSB10"
+SUBPROTOCOLS: Final = ("amqp", "AMQPWSB10")
 #: Bytes that wait to be sent, above which the peer is asked to pause.
 _HIGH_WATER: Final = 1 << 16
 #: Why the server closes a socket: it came with text.
@@ -113,10 +114,11 @@ class WebSocketTransport(asyncio.Transport):
 async def serve(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a client in a web socket, as ASGI has it, until either closes it."""
     await receive()
-    if not _welcome(door, scope):
+    subprotocol = next((one for one in scope["subprotocols"] if one in SUBPROTOCOLS), None)
+    if subprotocol is None or not _welcome(door, scope):
         await send({"type": "websocket.close"})
         return
-    await send({"type": "websocket.accept", "subprotocol": SUBPROTOCOL})
+    await send({"type": "websocket.accept", "subprotocol": subprotocol})
     peer = Peer(door)
     client = scope.get("client")
     transport = WebSocketTransport(peer, None if client is None else (client[0], client[1]))
@@ -142,7 +144,7 @@ async def serve(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _welcome(door: Door, scope: Scope) -> bool:
-    if scope["path"].rstrip("/") != PATH or SUBPROTOCOL not in scope["subprotocols"]:
+    if scope["path"].rstrip("/") != PATH:
         return False
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     try:

@@ -215,6 +215,19 @@ def _send_new(
 
 
 @dataclasses.dataclass(slots=True)
+class NumberedSend(Operation[None]):
+    """Send within a unit of work. `numbers`: those of its messages, once that has been committed."""
+
+    sent: Send
+    numbers: Sequence[int] = ()
+
+    foreseeable = True
+
+    def run(self, tx: Transaction) -> None:
+        self.numbers = self.sent.run(tx)
+
+
+@dataclasses.dataclass(slots=True)
 class CancelScheduled(Operation[None]):
     """Delete scheduled messages that are not active yet: all of them, or none and MessageNotFound."""
 

@@ -26,11 +26,12 @@ from lazaretto.amqp.performatives import Coordinator, Source, Target
 from lazaretto.amqp.values import Described
 from lazaretto.door.answers import TIMEOUT, condition_of, description_of
 from lazaretto.door.consumer import Consumer
-from lazaretto.door.nodes import Replies, Requests, is_node
+from lazaretto.door.nodes import Replies, Requests, is_node, without_node
 from lazaretto.door.producer import Producer
 from lazaretto.door.signatures import Right, Unauthorized, entity_of
 from lazaretto.door.transactions import Coordination
-from lazaretto.errors import LazarettoError
+from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
+from lazaretto.model.entities import EntityPath
 from lazaretto.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 
 if TYPE_CHECKING:
@@ -222,10 +223,30 @@ class Attached:
                     link.session.detach(link, condition_of(error), description_of(error))
                     self.drop(link)
 
+    def end_deleted(self, path: str) -> None:
+        """Detach all links of an entity that was deleted, and refuse those that are being attached."""
+        error = EntityNotFound(f"{path!r} was deleted")
+        condition, text = condition_of(error), description_of(error)
+        for link in [one for one in (*self._links, *self._attaching) if _is_of(one, path)]:
+            self.drop(link)
+            link.session.refuse(link, condition, text)
+            link.session.detach(link, condition, text)
+
     def drop_all(self) -> None:
         """Forget all links."""
         for link in [*self._links, *self._attaching]:
             self.drop(link)
+
+
+def _is_of(link: Link, path: str) -> bool:
+    """Whether a link is to an entity, one of its subqueues, or a node of it."""
+    end = link.source if link.sends else link.target
+    if not isinstance(end, Source | Target):
+        return False
+    try:
+        return EntityPath.parse(without_node(entity_of(end.address))).queue.lower() == path.lower()
+    except InvalidPath:
+        return False
 
 
 def _session_of(source: Source) -> str | NextSession | None:

@@ -17,7 +17,7 @@ from lazaretto.door import requests
 from lazaretto.door.answers import condition_of, description_of, status_of
 from lazaretto.door.intake import Intake
 from lazaretto.door.replies import TRACKING_ID, Answer, encode_answer
-from lazaretto.door.signatures import Unauthorized
+from lazaretto.door.signatures import Unauthorized, entity_of
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
@@ -35,6 +35,11 @@ _MOST_REPLIES: Final = 1_000
 def is_node(name: str) -> bool:
     """Whether requests go to a name, not messages."""
     return name == _TOKENS or name.lower().endswith(_MANAGEMENT)
+
+
+def without_node(name: str) -> str:
+    """Return the entity that a name stands for, or whose node it is."""
+    return name[: -len(_MANAGEMENT)] if name.lower().endswith(_MANAGEMENT) else name
 
 
 class Replies:
@@ -108,9 +113,14 @@ class Requests:
         body = (sections.body() or [None])[0]
         properties = sections.mapping(Section.APPLICATION_PROPERTIES)
         if self._node == _TOKENS:
-            await self._peer.grants.take_token(str(body), str(properties.get("name") or ""))
+            audience = str(properties.get("name") or "")
+            await self._peer.grants.take_token(str(body), audience)
+            # Only who has a right to know is told what is not there.
+            entity = without_node(entity_of(audience))
+            if entity and not entity.startswith("$"):
+                await self._peer.door.check_exists(entity)
             return Answer(202, "Accepted")
-        path = self._node[: -len(_MANAGEMENT)]
+        path = without_node(self._node)
         given = body if isinstance(body, dict) else {}
         work = None if transaction is None else self._peer.transactions.find(transaction)
         return await requests.answer(requests.Request(self._peer, path, properties, given, work))

@@ -22,7 +22,7 @@ from lazaretto.door.promises import Promises
 from lazaretto.door.reception import Reception
 from lazaretto.door.refusals import Refusals
 from lazaretto.door.signatures import AccessPolicy
-from lazaretto.errors import EntityNotFound, InvalidOption, LazarettoError, NotAllowed
+from lazaretto.errors import BrokerClosed, EntityNotFound, InvalidOption, LazarettoError, NotAllowed
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
@@ -34,6 +34,10 @@ _log = logging.getLogger("lazaretto.door")
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
+
+
+#: Seconds after which deleted entities are looked for again if that has failed, and between two looks.
+_AGAIN, _GATHERING = 1.0, 0.02
 
 
 class Door:
@@ -102,6 +106,33 @@ class Door:
             wanted = "a receiver of a session" if requires else "a receiver without a session"
             raise NotAllowed(f"expected {wanted} on {path!r}, got the other kind")
 
+    async def check_exists(self, path: str) -> None:
+        """Raise EntityNotFound, InvalidPath for a path at which there is nothing."""
+        try:
+            await self.broker.queue(EntityPath.parse(path).queue)
+        except NotAllowed:
+            await self.broker.topic(path)
+
+    async def watch_deletions(self, last: int) -> None:
+        """Detach the links of entities that are deleted, by whatever process. `last`: the last old event."""
+        while True:
+            try:
+                found = await self.broker.events(last, max_wait=None)
+            except BrokerClosed:
+                return
+            except LazarettoError as error:
+                _log.error("deleted entities cannot be looked for: %s", error)
+                await asyncio.sleep(_AGAIN)
+                continue
+            for event in found:
+                last = event.position
+                if event.kind == "queue_deleted":
+                    for peer in list(self.peers):
+                        peer.links.end_deleted(event.queue)
+                        peer.flush()
+            # Events may come thick and fast.
+            await asyncio.sleep(_GATHERING)
+
     async def check_access(self) -> None:
         """Detach links whose token has expired, or was signed with an entity's key that is gone."""
         scopes = {policy.scope for peer in self.peers for policy in peer.grants.policies()}
@@ -156,8 +187,9 @@ async def open_door(
     check_address(host, tls if tls_only else None, policies, insecure=insecure)
     door = Door(broker, policies, limits, insecure=insecure)
     reception = Reception(door, tls, _http(door), tls_only=tls_only)
+    last = await broker.last_event()
     door.port = reception.listen(host, [port, *more_ports])
-    keeping = asyncio.ensure_future(door.keep(reception))
+    keeping = asyncio.gather(door.keep(reception), door.watch_deletions(last))
     try:
         yield door
     finally:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from lazaretto.aio import AsyncReceiver
-from lazaretto.amqp import AmqpError, Link
+from lazaretto.amqp import AmqpError, Link, Session
 from lazaretto.amqp.conditions import INVALID_FIELD
 from lazaretto.amqp.events import (
     CreditChanged,
@@ -27,6 +27,7 @@ from lazaretto.amqp.values import Described
 from lazaretto.door.answers import TIMEOUT, condition_of, description_of
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.nodes import Replies, Requests, is_node, without_node
+from lazaretto.door.order import ALL, Order
 from lazaretto.door.producer import Producer
 from lazaretto.door.signatures import Right, Unauthorized, entity_of
 from lazaretto.door.transactions import Coordination
@@ -60,6 +61,7 @@ class Attached:
         self._peer = peer
         self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
+        self._orders: dict[Session, Order] = {}
         #: Links that were detached, until they have let go of what they held.
         self._ending: set[Consumer] = set()
         #: What is done about events of links.
@@ -82,11 +84,16 @@ class Attached:
         """Yield the links of a kind."""
         return (one for one in self._links.values() if isinstance(one, kind))
 
+    def order(self, link: Link) -> Order:
+        """Return what was said on a link's session and is not done."""
+        return self._orders.setdefault(link.session, Order())
+
     def _attach(self, event: LinkAttached) -> None:
         self._attaching[event.link] = self._peer.start(self._answer_attach(event.link))
 
     async def _answer_attach(self, link: Link) -> None:
         try:
+            await self.order(link).turn(ALL)
             if link.sends:
                 await self._attach_receiver(link)
             else:
@@ -186,6 +193,7 @@ class Attached:
         for link in [*self._links, *self._attaching]:
             if link.session is event.session:
                 self.drop(link)
+        self._orders.pop(event.session, None)
 
     def _look(self, event: CreditChanged) -> None:
         held = self._links.get(event.link)

@@ -25,6 +25,7 @@ from lazaretto.door.answers import (
     settlement_of,
 )
 from lazaretto.door.conversions import encode_message
+from lazaretto.door.order import BEFORE_RECEIVING, Kind
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import BrokerClosed, LazarettoError, SettlementError
 from lazaretto.model.messages import Lock, ReceivedMessage
@@ -47,6 +48,7 @@ class Consumer:
         self.path = path
         self.receiver = receiver
         self._deletes = deletes
+        self._order = peer.links.order(link)
         self._changed = asyncio.Event()
         self._waiting: asyncio.Task[list[ReceivedMessage]] | None = None
         self._spare: list[ReceivedMessage] = []
@@ -159,7 +161,8 @@ class Consumer:
         A commit that delivers does not wait for the disk. So its messages are handed over while what the
         client settles with the same words goes there.
         """
-        self._asked = min(self._room, MOST_AT_ONCE)
+        # What the client said before may bring back messages that come before those that there are.
+        self._asked = 0 if self._order.blocks(BEFORE_RECEIVING) else min(self._room, MOST_AT_ONCE)
         if self._asked > 0 and self.alive:
             self._peer.begin()
             self._receiving.receive(self._asked, self._take)
@@ -179,7 +182,8 @@ class Consumer:
         if self._spare and not self._deletes:
             back, self._spare = self._spare, []
             self._peer.begin()
-            self._peer.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), self._given_back)
+            done = functools.partial(self._given_back, self._order.begin(Kind.CHANGE))
+            self._peer.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), done)
         if messages and len(messages) == asked and not self._link.drain:
             self._ask()
         if not self._asked:
@@ -187,9 +191,10 @@ class Consumer:
             self._changed.set()
         self._peer.flush()
 
-    def _given_back(self, _: object, error: BaseException | None) -> None:
+    def _given_back(self, number: int, _: object, error: BaseException | None) -> None:
         """Hear how it went to give messages back. If it cannot be done, their locks expire."""
         self._peer.end()
+        self._order.end(number)
         if error is not None and not isinstance(error, LazarettoError):
             self._peer.log_fault(error)
 
@@ -202,7 +207,10 @@ class Consumer:
 
     async def _feed(self) -> None:
         """Hand over what there is for the credit, or wait for the first that comes."""
+        await self._order.turn(BEFORE_RECEIVING)
         link, drains = self._link, self._link.drain
+        if self._room <= 0:
+            return
         if not self._spare:
             wait = 0.0 if drains else None
             receive = self.receiver.receive(min(self._room, MOST_AT_ONCE), wait)
@@ -264,7 +272,6 @@ class Consumer:
         self._answer(deliveries, answer, settled)
 
     def _settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, settled: bool) -> None:
-        done = functools.partial(self._settled, deliveries, state, settled)
         try:
             wanted = settlement_of(state)
         except LazarettoError as error:
@@ -272,18 +279,24 @@ class Consumer:
             return
         if wanted is not None:
             self._peer.begin()
-            self._peer.door.begin_to_settle(self.path, [one.context for one in deliveries], wanted, done)
+            number = self._order.begin(Kind.COMPLETE if wanted.verb is Verb.COMPLETE else Kind.CHANGE)
+            done = functools.partial(self._settled, deliveries, state, settled, number)
+            messages = [one.context for one in deliveries]
+            begin = functools.partial(self._peer.door.begin_to_settle, self.path, messages, wanted, done)
+            self._order.when_due(number, begin)
 
     def _settled(
         self,
         deliveries: Sequence[Delivery],
         state: DeliveryState | None,
         settled: bool,
+        number: int,
         _: object,
         error: BaseException | None,
     ) -> None:
         """Confirm a settlement, now that it is on disk, or tell why it cannot be."""
         self._peer.end()
+        self._order.end(number)
         if isinstance(error, SettlementError) and len(deliveries) > 1:
             # One lost lock must not keep the others from being settled.
             for delivery in deliveries:

@@ -16,6 +16,7 @@ from lazaretto.amqp.session import ACCEPTED
 from lazaretto.door import requests
 from lazaretto.door.answers import condition_of, description_of, status_of
 from lazaretto.door.intake import Intake
+from lazaretto.door.order import Kind, Order
 from lazaretto.door.replies import TRACKING_ID, Answer, encode_answer
 from lazaretto.door.signatures import Unauthorized, entity_of
 from lazaretto.door.transactions import in_transaction
@@ -84,15 +85,22 @@ class Requests:
             state = ACCEPTED if transaction is None else in_transaction(transaction)
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
         self.intake.top_up()
-        self._peer.start(self._answer(event.payload, transaction))
+        order = self._peer.links.order(self._link)
+        number = order.begin(Kind.REQUEST)
+        order.when_due(
+            number, lambda: self._peer.start(self._answer(event.payload, transaction, order, number))
+        )
 
-    async def _answer(self, payload: bytes, transaction: bytes | None) -> None:
+    async def _answer(self, payload: bytes, transaction: bytes | None, order: Order, number: int) -> None:
         properties, tracking = Properties(), None
         try:
-            sections = Sections(payload)
-            properties = sections.properties()
-            tracking = sections.mapping(Section.APPLICATION_PROPERTIES).get(TRACKING_ID)
-            said = await self._said(sections, transaction)
+            try:
+                sections = Sections(payload)
+                properties = sections.properties()
+                tracking = sections.mapping(Section.APPLICATION_PROPERTIES).get(TRACKING_ID)
+                said = await self._said(sections, transaction)
+            finally:
+                order.end(number)
         except Exception as error:
             if self._node == _TOKENS and isinstance(error, Unauthorized):
                 await asyncio.sleep(self._peer.door.limits.refusal_seconds)

@@ -13,6 +13,7 @@ from lazaretto.amqp.session import ACCEPTED
 from lazaretto.door.answers import rejected
 from lazaretto.door.conversions import messages_of
 from lazaretto.door.intake import Intake
+from lazaretto.door.order import Kind, Order
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
@@ -57,15 +58,21 @@ class Producer:
 
     def _store(self, event: MessageReceived) -> None:
         self._peer.begin()
+        order = self._peer.links.order(self._link)
+        number = order.begin(Kind.CHANGE)
+        done = functools.partial(self._stored, event, order, number)
         try:
             messages = messages_of(event.payload, event.message_format)
         except LazarettoError as error:
-            self._stored(event, None, error)
+            done(None, error)
         else:
-            self._posting.send(messages, functools.partial(self._stored, event))
+            order.when_due(number, functools.partial(self._posting.send, messages, done))
 
-    def _stored(self, event: MessageReceived, _: object, error: BaseException | None) -> None:
+    def _stored(
+        self, event: MessageReceived, order: Order, number: int, _: object, error: BaseException | None
+    ) -> None:
         """Answer, now that a message is stored or cannot be."""
+        order.end(number)
         if error is not None and not isinstance(error, LazarettoError):
             self._peer.log_fault(error)
         if not event.settled:

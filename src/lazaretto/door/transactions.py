@@ -30,6 +30,7 @@ from lazaretto.amqp.performatives import (
 )
 from lazaretto.door.answers import Settlement, description_of, rejected, verb_of
 from lazaretto.door.intake import Intake
+from lazaretto.door.order import Kind, Order
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import Message, ReceivedMessage
 
@@ -225,26 +226,37 @@ class Coordination:
             if isinstance(asked, Declare):
                 declared = Declared(self._peer.transactions.declare(self._link))
                 self._answer(number, encode_composite(declared))
-            else:
-                work = self._peer.transactions.take(asked.txn_id)
-                if asked.fail:
-                    self._answer(number, encode_composite(Accepted()))
-                else:
-                    work.refuse_over()
-                    self._peer.start(self._commit(number, work))
+                return
         except LazarettoError as error:
             self._answer(number, rejected(error))
+            return
+        order = self._peer.links.order(self._link)
+        place = order.begin(Kind.REQUEST)
+        # What the client has said before may be part of it.
+        order.when_due(place, lambda: self._peer.start(self._discharge(number, asked, order, place)))
 
-    async def _commit(self, number: int, work: Work) -> None:
+    async def _discharge(self, number: int, asked: Discharge, order: Order, place: int) -> None:
         state = encode_composite(Accepted())
+        try:
+            work = self._peer.transactions.take(asked.txn_id)
+            if not asked.fail:
+                work.refuse_over()
+                state = await self._commit(work)
+        except LazarettoError as error:
+            state = rejected(error)
+        finally:
+            order.end(place)
+        self._answer(number, state)
+        self._peer.flush()
+
+    async def _commit(self, work: Work) -> bytes:
         try:
             await work.commit(self._peer.door.broker.transaction())
         except Exception as error:
             if not isinstance(error, LazarettoError):
                 self._peer.log_fault(error)
-            state = encode_composite(Rejected(Error(TRANSACTION_ROLLBACK, description_of(error))))
-        self._answer(number, state)
-        self._peer.flush()
+            return encode_composite(Rejected(Error(TRANSACTION_ROLLBACK, description_of(error))))
+        return encode_composite(Accepted())
 
     def _answer(self, number: int, state: bytes) -> None:
         self._link.session.settle(number, number, state)

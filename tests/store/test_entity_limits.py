@@ -399,6 +399,29 @@ class TestAutoDelete:
             assert not self.gone(broker)
         assert len(bodies(broker.peek("q", 10))) == 3
 
+    @pytest.mark.parametrize("option", ["forward_to", "forward_dead_lettered_messages_to"])
+    def test_what_forwards_is_never_idle(self, broker: Broker, clock: ManualClock, option: str) -> None:
+        create(broker, "to")
+        create(broker, auto_delete_on_idle=300, **{option: "to"})
+        broker.create_topic("t", TopicOptions(auto_delete_on_idle=300))
+        broker.create_subscription("t", "s", QueueOptions(auto_delete_on_idle=300, **{option: "to"}))
+        clock.advance(10_000)
+        for path in ("q", "t/subscriptions/s"):
+            assert not self.gone(broker, path)
+        # Its time begins when it forwards no longer, and ends when it does so again.
+        broker.update_queue("q", **{option: None})
+        broker.update_subscription("t", "s", **{option: None})
+        clock.advance(200)
+        broker.update_queue("q", **{option: "to"})
+        clock.advance(10_000)
+        assert not self.gone(broker)
+        assert self.gone(broker, "t/subscriptions/s")
+        broker.update_queue("q", **{option: None})
+        clock.advance(299)
+        assert not self.gone(broker)
+        clock.advance(20)
+        assert self.gone(broker)
+
     def test_five_minutes_at_least(self) -> None:
         with pytest.raises(InvalidOption, match="auto_delete_on_idle"):
             QueueOptions(auto_delete_on_idle=299)

@@ -284,7 +284,3 @@ class TestDestinations:
     def test_not_from_sessions(self) -> None:
         with pytest.raises(InvalidOption, match="requires_session cannot have forward_to"):
             QueueOptions(forward_to="b", requires_session=True)
-
-    def test_not_together_with_auto_delete(self) -> None:
-        with pytest.raises(InvalidOption, match="cannot have auto_delete_on_idle"):
-            QueueOptions(forward_dead_lettered_messages_to="b", auto_delete_on_idle=600)

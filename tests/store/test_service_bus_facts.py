@@ -446,10 +446,6 @@ class TestForwarding:
         found = broker.peek("target", 10)[1]
         assert (found.sequence_number, found.enqueued_sequence_number) == (2, number)
 
-    def test_not_together_with_auto_delete(self) -> None:
-        with pytest.raises(InvalidOption):
-            QueueOptions(forward_to="x", auto_delete_on_idle=300)
-
 
 class TestTimeToLive:
     """The end of a message."""

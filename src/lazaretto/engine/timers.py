@@ -107,7 +107,9 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
         tx.sessions.unlock(session.queue_id, session.session_id)
     idle = tx.queues.idle(limit)
     for entity in idle:
-        end_idle(tx, entity)
+        # A subscription may have gone with its topic.
+        if tx.queues.by_id(entity.queue_id) is not None:
+            end_idle(tx, entity)
     return max(len(rows) + passed, len(sessions), end_due_claims(tx, limit), len(idle))
 
 

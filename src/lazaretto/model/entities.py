@@ -301,7 +301,7 @@ class QueueOptions:
         max_size: Maximum size of all messages together, dead letters included. A subscription
             does not have it; its topic counts all subscriptions.
         auto_delete_on_idle: Delete it after this time without a send or receive, unless it holds
-            dead letters or scheduled messages.
+            dead letters or scheduled messages. An entity that forwards is never idle.
         kept_samples: Completed messages that are kept as examples of good ones, at most about this
             many, bodies included, for `explain` to compare dead letters with; 0 keeps none.
         partitions: Number of parts that are sent to and received from independently. Order holds within a
@@ -356,6 +356,12 @@ class QueueOptions:
         """Whether each of its sessions is one unit: handed out, completed and set aside as one."""
         return self.on_poison_session is PoisonSession.WHOLE and not self.dialogs
 
+    @property
+    def longest_idle(self) -> float | None:
+        """After how long without use it is deleted; None: never, as while it forwards anything."""
+        used = self.forward_to is not None or self.forward_dead_lettered_messages_to is not None
+        return None if used else self.auto_delete_on_idle
+
     def policy_of(self, subqueue: Subqueue) -> PoisonPolicy | None:
         """Return the policy for reading a subqueue; None counts nothing there."""
         if subqueue is Subqueue.DEAD_LETTER:
@@ -383,9 +389,6 @@ class QueueOptions:
 
     def _check_forwards(self) -> None:
         """Refuse what cannot be together with forwarding."""
-        for name in ("forward_to", "forward_dead_lettered_messages_to"):
-            if getattr(self, name) is not None and self.auto_delete_on_idle is not None:
-                raise InvalidOption(f"an entity with {name} cannot have auto_delete_on_idle")
         if self.forward_to is not None and self.requires_session:
             raise InvalidOption("an entity with requires_session cannot have forward_to")
 

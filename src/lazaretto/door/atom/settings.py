@@ -199,7 +199,8 @@ def changes_of(
         if not text and not (setting.clears and not creates):
             continue
         value = setting.read(text)
-        if setting.write(before) and value == setting.read(setting.write(before)):
+        shown = _shown(setting, options)
+        if shown and value == setting.read(shown):
             if not (creates and setting.option == "max_size"):
                 continue
         elif not text and before is None:
@@ -215,6 +216,13 @@ def changes_of(
     if kept != (options.annotations or {}):
         changes["annotations"] = kept
     return changes
+
+
+def _shown(setting: Setting, options: QueueOptions | TopicOptions) -> str:
+    """Return an option as text. As at Service Bus, an entity that forwards is never deleted as idle."""
+    if setting.option == "auto_delete_on_idle" and isinstance(options, QueueOptions):
+        return setting.write(options.longest_idle)
+    return setting.write(getattr(options, setting.option))
 
 
 def _kept(kind: str, given: Mapping[str, str], before: Mapping[str, str], *, creates: bool) -> dict[str, str]:
@@ -240,7 +248,7 @@ def told(kind: str, options: QueueOptions | TopicOptions, base: str) -> Iterator
     for setting in SETTINGS:
         if setting.element not in ELEMENTS[kind]:
             continue
-        text = setting.write(getattr(options, setting.option))
+        text = _shown(setting, options)
         if setting.clears and text:
             text = f"sb://{base.partition('://')[2]}/{text}"
         if text:

@@ -198,12 +198,13 @@ def change_options(
     check_destinations(tx, EntityPath(record.path), options)
     if changed:
         before = {name: getattr(record.options, name) for name in changed}
+        idle_before = record.options.longest_idle
         record = tx.queues.save(dataclasses.replace(record, options=options))
         if options.kept_samples == 0:
             tx.samples.remove_all(record.queue_id)
         if "max_size" in changed:
             tx.queues.count_size(record.queue_id)
-        if "auto_delete_on_idle" in changed:
+        if options.longest_idle != idle_before:
             tx.queues.set_idle_at(record.queue_id, None)
             touch(tx, record)
         start_forwarding(tx, record)

@@ -200,7 +200,9 @@ def end_idle(tx: Transaction, entity: QueueRecord) -> None:
 
 
 def _waits(tx: Transaction, queue: QueueRecord) -> bool:
-    """Return whether an entity has dead letters, or messages that a receiver will come back for."""
+    """Return whether an entity forwards, or has dead letters or what a receiver will come back for."""
+    if queue.options.forward_to is not None or queue.options.forward_dead_lettered_messages_to is not None:
+        return True
     ((_, standing),) = standings(tx, [queue])
     dead = standing.dead_letter + standing.transfer_dead_letter
     return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED))

@@ -101,7 +101,7 @@ def touch(tx: Transaction, queue: QueueRecord) -> None:
 
 
 def _touch(tx: Transaction, queue: QueueRecord) -> None:
-    longest = queue.options.auto_delete_on_idle
+    longest = queue.options.longest_idle
     if longest is None:
         return
     micros = round(longest * 1_000_000)

@@ -95,6 +95,24 @@ def test_a_drain_is_answered_whatever_the_link_is_for(tmp_path: Path, address: s
     run(work)
 
 
+@pytest.mark.parametrize("path", ["Ns/Fault--Ping--", "batcheditem__", "_._", "txt/.-_123"])
+def test_names_of_frameworks_are_taken(tmp_path: Path, path: str) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (broker, door), connected(door) as client:
+            await broker.create_queue(path)
+            await broker.sender(path).send(Message(b"x"))
+            link = await client.link(sends=False, address=path)
+            link.session.grant(link, 1)
+            found = await client.until(MessageReceived)
+            assert Sections(found.payload).body() == [b"x"]
+            link.session.settle(found.delivery_id, found.delivery_id, encode_composite(Rejected()))
+            letters = await client.link(sends=False, address=f"{path}/$DeadLetterQueue", name="letters")
+            letters.session.grant(letters, 1)
+            assert Sections((await client.until(MessageReceived)).payload).body() == [b"x"]
+
+    run(work)
+
+
 def test_who_settles_and_asks_in_one_breath_gets_the_next_messages(tmp_path: Path) -> None:
     async def work() -> None:
         async with opened(tmp_path) as (broker, door), connected(door) as client:

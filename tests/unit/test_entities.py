@@ -65,14 +65,18 @@ class TestPaths:
         assert path.key == EntityPath.parse("sHOP/oRDERS").key
 
     @pytest.mark.parametrize(
-        "path", ["orders", "orders/$deadletterqueue", "orders;retry", "orders/$Transfer/$deadletterqueue"]
-    )
+        "path",
+        ["orders", "orders/$deadletterqueue", "orders;retry", "orders/$Transfer/$deadletterqueue",
+         # As frameworks name the queues of generic and array messages.
+         "Ns/Fault--Ping--", "batcheditem__", "_", "-", "-a", "a.", ".a", "..a..", "txt/.-_123",
+         "-t-/subscriptions/_s_", "a_;retry", "a-/$deadletterqueue"],
+    )  # fmt: skip
     def test_text_parses_back(self, path: str) -> None:
         assert str(EntityPath.parse(path)) == path
 
     @pytest.mark.parametrize(
         "path",
-        ["", "/", "orders/", "/orders", "a//b", "-a", "a-", ".a", "a b", "a\nb", "a\n", "ä", "a;b", "a$b",
+        ["", "/", "orders/", "/orders", "a//b", ".", "..", "a/../b", "a/.", "a b", "a\nb", "a\n", "ä", "a;b", "a$b",
          ";poison", "$deadletterqueue", "$system/other", "a/$deadletterqueue/$deadletterqueue",
          "a;retry;retry", "subscriptions/audit", "events/subscriptions", "a/subscriptions/b/c",
          "a/subscriptions/b/subscriptions/c", "x" * 261],

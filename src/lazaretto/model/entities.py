@@ -40,7 +40,8 @@ LONGEST_SUBSCRIPTION = 50
 SUBSCRIPTIONS = "subscriptions"
 #: Paths that are kept in case that they come again.
 _USUAL_PATHS = 4096
-_SEGMENT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
+#: Not of dots alone, which addresses of HTTP take out.
+_SEGMENT = re.compile(r"\.*[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 
 
 class Subqueue(enum.Enum):
@@ -139,8 +140,8 @@ def _check_queue_path(queue: str, given: str) -> None:
     for segment in segments:
         if not _SEGMENT.match(segment):
             raise InvalidPath(
-                f"expected each part of a path to be letters, digits, '.', '-' or '_', starting and ending "
-                f"with a letter or digit, got {shown(segment)} in {shown(given)}"
+                "expected each part of a path to be letters, digits, '.', '-' or '_', and not dots alone, "
+                f"got {shown(segment)} in {shown(given)}"
             )
     reserved = [index for index, segment in enumerate(segments) if segment.lower() == SUBSCRIPTIONS]
     if reserved and (reserved != [len(segments) - 2] or len(segments) < 3):

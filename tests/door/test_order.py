@@ -133,7 +133,7 @@ def test_a_request_sees_what_was_sent_and_settled_before_it(url: str) -> None:
         async with one(url) as (_, own):
             asks = await node(own)
             to, link = await own.attach("to", sends=True), await own.attach("l", sends=False)
-            peek = {"from_sequence_number": 1, "message_count": Int(9)}
+            peek: dict[str, Any] = {"from_sequence_number": 1, "message_count": Int(9)}
             own.session.transfer(to, encode_section(Section.DATA, b"x"), b"t", settled=True)
             own.ask(asks, "peek-message", **peek)
             assert (await own.answer())[0] == 200

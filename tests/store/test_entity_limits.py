@@ -401,22 +401,24 @@ class TestAutoDelete:
 
     @pytest.mark.parametrize("option", ["forward_to", "forward_dead_lettered_messages_to"])
     def test_what_forwards_is_never_idle(self, broker: Broker, clock: ManualClock, option: str) -> None:
+        to: dict[str, Any] = {option: "to"}
+        nowhere: dict[str, Any] = {option: None}
         create(broker, "to")
-        create(broker, auto_delete_on_idle=300, **{option: "to"})
+        create(broker, auto_delete_on_idle=300, **to)
         broker.create_topic("t", TopicOptions(auto_delete_on_idle=300))
-        broker.create_subscription("t", "s", QueueOptions(auto_delete_on_idle=300, **{option: "to"}))
+        broker.create_subscription("t", "s", QueueOptions(auto_delete_on_idle=300, **to))
         clock.advance(10_000)
         for path in ("q", "t/subscriptions/s"):
             assert not self.gone(broker, path)
         # Its time begins when it forwards no longer, and ends when it does so again.
-        broker.update_queue("q", **{option: None})
-        broker.update_subscription("t", "s", **{option: None})
+        broker.update_queue("q", **nowhere)
+        broker.update_subscription("t", "s", **nowhere)
         clock.advance(200)
-        broker.update_queue("q", **{option: "to"})
+        broker.update_queue("q", **to)
         clock.advance(10_000)
         assert not self.gone(broker)
         assert self.gone(broker, "t/subscriptions/s")
-        broker.update_queue("q", **{option: None})
+        broker.update_queue("q", **nowhere)
         clock.advance(299)
         assert not self.gone(broker)
         clock.advance(20)

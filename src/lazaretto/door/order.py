@@ -39,7 +39,7 @@ class Order:
         #: How much of each kind is not done.
         self._counts = dict.fromkeys(_BEFORE, 0)
         #: What waits for its turn: its number, what it waits for, and what to do then.
-        self._waiting: list[tuple[int, Kind, Callable[[], None]]] = []
+        self._waiting: list[tuple[int, Kind, Callable[[], object]]] = []
 
     def begin(self, kind: Kind) -> int:
         """Note that something was said, and return its number, for `end`."""
@@ -57,7 +57,7 @@ class Order:
             for one in waiting:
                 self._when(*one)
 
-    def when_due(self, number: int, do: Callable[[], None]) -> None:
+    def when_due(self, number: int, do: Callable[[], object]) -> None:
         """Do what was said under a number once all is done that must be done before it, maybe now."""
         self._when(number, _BEFORE[self._open[number]], do)
 
@@ -72,7 +72,7 @@ class Order:
         """Whether something of some kinds is not done."""
         return any(count and kind & before for kind, count in self._counts.items())
 
-    def _when(self, number: int, before: Kind, do: Callable[[], None]) -> None:
+    def _when(self, number: int, before: Kind, do: Callable[[], object]) -> None:
         if self.blocks(before) and self._is_behind(number, before):
             self._waiting.append((number, before, do))
         else:

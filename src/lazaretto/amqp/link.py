@@ -94,8 +94,8 @@ class Link:
         self._first: Transfer | None = None
         self._parts: list[bytes] = []
         self._size = 0
-        #: Whether the message that comes is too large already: the rest of it is passed over.
-        self._oversize = False
+        #: The size of a message that is too large already, and the rest of which is passed over; else 0.
+        self._oversize = 0
 
     def __repr__(self) -> str:
         return f"<Link {self.name!r} {'sends' if self.sends else 'receives'} {self.state.value}>"
@@ -172,9 +172,9 @@ class Link:
             self.drop_partial()
             self._count()
             return None
-        size = self._size + len(payload)
+        size = (self._oversize or self._size) + len(payload)
         if self._oversize or (self.max_message_size and size > self.max_message_size):
-            self._oversize, self._parts, self._size = True, [], 0
+            self._oversize, self._parts, self._size = size, [], 0
         elif transfer.more:
             self._size = size
             self._parts.append(payload)
@@ -189,7 +189,10 @@ class Link:
         assert first.delivery_id is not None
         settled = bool(first.settled or transfer.settled)
         if oversize:
-            text = f"expected a message of at most {self.max_message_size} bytes, got a larger one"
+            text = (
+                f"The received message (delivery-id:{first.delivery_id}, size:{oversize} bytes) exceeds the "
+                f"limit ({self.max_message_size} bytes) currently allowed on the link."
+            )
             if settled:
                 # A sender that wants no answer learns of it in no other way.
                 raise LinkError(MESSAGE_SIZE_EXCEEDED, text)
@@ -211,4 +214,4 @@ class Link:
 
     def drop_partial(self) -> None:
         """Forget what has come of a message."""
-        self._first, self._parts, self._size, self._oversize = None, [], 0, False
+        self._first, self._parts, self._size, self._oversize = None, [], 0, 0

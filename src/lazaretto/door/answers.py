@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from lazaretto import errors
 from lazaretto.amqp.composites import encode_composite
@@ -28,59 +29,79 @@ UNAUTHORIZED: Final = "amqp:unauthorized-access"
 SESSION_LOCK_LOST: Final = "com.microsoft:session-lock-lost"
 INTERNAL: Final = "amqp:internal-error"
 
-#: Conditions by error, the first that fits.
-_CONDITIONS: Final[tuple[tuple[type[errors.LazarettoError], str], ...]] = (
-    (errors.MessageTooLarge, "amqp:link:message-size-exceeded"),
-    (errors.QuotaExceeded, "amqp:resource-limit-exceeded"),
-    (errors.QueueDisabled, "com.microsoft:entity-disabled"),
-    (errors.PoisonMessageError, "com.microsoft:entity-disabled"),
-    (errors.MessageLockLost, "com.microsoft:message-lock-lost"),
-    (errors.SessionLockLost, SESSION_LOCK_LOST),
-    (errors.SessionCannotBeLocked, "com.microsoft:session-cannot-be-locked"),
-    (errors.SessionHeld, "com.microsoft:session-cannot-be-locked"),
-    (errors.MessageNotFound, "com.microsoft:message-not-found"),
-    (errors.EntityNotFound, "amqp:not-found"),
-    (errors.InvalidPath, "amqp:not-found"),
-    (errors.EntityExists, "com.microsoft:entity-already-exists"),
-    (errors.NotAllowed, "amqp:not-allowed"),
-    (errors.InvalidMessage, "amqp:not-allowed"),
-    (errors.InvalidOption, "com.microsoft:argument-error"),
-    (errors.FilterSyntaxError, "com.microsoft:argument-error"),
-    (errors.StoreBusy, "com.microsoft:server-busy"),
-    (errors.StoreUnavailable, "com.microsoft:server-busy"),
-    (errors.CommitUnknown, "com.microsoft:server-busy"),
-)
+
+class _Row(NamedTuple):
+    """A condition, the status of an answer with it, which errors it tells, and how Service Bus tells them.
+
+    `sentence`: programs look for its words, so that every text begins with it; ours follow. `{}` stands for
+    the entity or the session.
+    """
+
+    condition: str
+    status: int
+    kinds: tuple[type[errors.LazarettoError], ...] = ()
+    sentence: str = ""
+
+
+#: The first row that fits tells an error. An error that has a condition of its own is told by the row without
+#: kinds.
+_ROWS: Final = (
+    _Row("amqp:link:message-size-exceeded", 403, (errors.MessageTooLarge,),
+         "The received message exceeds the limit currently allowed on the link."),
+    _Row("amqp:resource-limit-exceeded", 403, (errors.QuotaExceeded,),
+         "The maximum entity size has been reached or exceeded for '{}'."),
+    _Row("com.microsoft:entity-disabled", 400, (errors.QueueDisabled, errors.PoisonMessageError),
+         "Messaging entity '{}' is currently disabled."),
+    _Row("com.microsoft:message-lock-lost", 410, (errors.MessageLockLost,),
+         "The lock supplied is invalid. Either the lock expired, or the message has already been removed "
+         "from the queue."),
+    _Row(SESSION_LOCK_LOST, 410, (errors.SessionLockLost,),
+         "The session lock has expired on the MessageSession. Accept a new MessageSession."),
+    _Row("com.microsoft:session-cannot-be-locked", 410, (errors.SessionCannotBeLocked,),
+         "The requested session '{}' cannot be accepted. It may be locked by another receiver."),
+    _Row("com.microsoft:session-cannot-be-locked", 410, (errors.SessionHeld,),
+         "The requested session '{}' cannot be accepted."),
+    _Row("com.microsoft:message-not-found", 404, (errors.MessageNotFound,),
+         "Failed to lock one or more specified messages. The message does not exist."),
+    _Row("amqp:not-found", 404, (errors.EntityNotFound, errors.InvalidPath),
+         "The messaging entity '{}' could not be found."),
+    _Row("com.microsoft:entity-already-exists", 409, (errors.EntityExists,),
+         "The messaging entity '{}' already exists."),
+    _Row("amqp:not-allowed", 400, (errors.NotAllowed, errors.InvalidMessage)),
+    _Row("com.microsoft:argument-error", 400, (errors.InvalidOption, errors.FilterSyntaxError)),
+    _Row("com.microsoft:server-busy", 503,
+         (errors.StoreBusy, errors.StoreUnavailable, errors.CommitUnknown),
+         "The server is busy. Please wait a few seconds and try again."),
+    _Row(TIMEOUT, 408, (), "The operation did not complete within the allotted timeout."),
+    _Row(UNAUTHORIZED, 401, (), "Unauthorized access."),
+    _Row("amqp:link:message-size-exceeded", 403),
+    _Row("amqp:resource-limit-exceeded", 403),
+    _Row("amqp:decode-error", 400),
+    _Row("amqp:invalid-field", 400),
+    _Row("amqp:not-allowed", 400),
+    _Row("amqp:not-implemented", 501),
+    _Row(TRANSACTION_UNKNOWN_ID, 400),
+    _Row(TRANSACTION_TIMEOUT, 400),
+)  # fmt: skip
+#: Any other error, and any other condition.
+_UNFORESEEN: Final = _Row(INTERNAL, 500)
 #: The longest text for a client, in characters: it must fit in a frame.
 _LONGEST_TEXT: Final = 1_000
-#: Status codes of answers to requests; 500 for any other condition.
-_STATUS: Final = {
-    "com.microsoft:message-lock-lost": 410,
-    SESSION_LOCK_LOST: 410,
-    "com.microsoft:session-cannot-be-locked": 410,
-    "com.microsoft:message-not-found": 404,
-    "amqp:not-found": 404,
-    "com.microsoft:entity-already-exists": 409,
-    "com.microsoft:argument-error": 400,
-    "amqp:not-allowed": 400,
-    "amqp:decode-error": 400,
-    TIMEOUT: 408,
-    UNAUTHORIZED: 401,
-    "com.microsoft:server-busy": 503,
-    "amqp:link:message-size-exceeded": 403,
-    "amqp:resource-limit-exceeded": 403,
-    "com.microsoft:entity-disabled": 400,
-    "amqp:not-implemented": 501,
-    TRANSACTION_UNKNOWN_ID: 400,
-    TRANSACTION_TIMEOUT: 400,
-}
+#: The first name in a text, which is that of the entity or the session.
+_NAME: Final = re.compile(r"""(['"])(.*?)\1""")
+
+
+def _row(error: BaseException) -> _Row:
+    own = getattr(error, "condition", None)
+    if isinstance(own, str):
+        known = (row for row in _ROWS if row.condition == own and not row.kinds)
+        return next(known, _Row(own, status_of(own)))
+    return next((row for row in _ROWS if isinstance(error, row.kinds)), _UNFORESEEN)
 
 
 def condition_of(error: BaseException) -> str:
     """Return the condition that tells a client of an error."""
-    known = getattr(error, "condition", None)
-    if isinstance(known, str):
-        return known
-    return next((condition for kind, condition in _CONDITIONS if isinstance(error, kind)), INTERNAL)
+    return _row(error).condition
 
 
 def _sees_nothing(path: str) -> bool:
@@ -94,17 +115,17 @@ def description_of(error: BaseException, sees: Callable[[str], bool] = _sees_not
     """
     if not isinstance(error, errors.LazarettoError):
         return "an internal error: see the server's log"
-    text = str(error)
-    if isinstance(error, errors.EntityNotFound):
-        text = str(without_unseen(error, sees))
-        # Service Bus's clients know by these words that it was no fault of the connection.
-        text = f"The messaging entity in question could not be found: {text}"
+    text = str(without_unseen(error, sees) if isinstance(error, errors.EntityNotFound) else error)
+    sentence = _row(error).sentence
+    if sentence:
+        name = _NAME.search(text)
+        text = f"{sentence.replace('{}', 'in question' if name is None else name[2])} {text}"
     return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]}…"
 
 
 def status_of(condition: str) -> int:
     """Return the status code of an answer with a condition."""
-    return _STATUS.get(condition, 500)
+    return next((row.status for row in _ROWS if row.condition == condition), _UNFORESEEN.status)
 
 
 def rejected(error: BaseException) -> bytes:

@@ -15,7 +15,6 @@ from lazaretto.amqp import Delivery, Link
 from lazaretto.amqp.performatives import DeliveryState, Outcome, Rejected, TransactionalState
 from lazaretto.door.answers import (
     INTERNAL,
-    SESSION_LOCK_LOST,
     Settlement,
     Verb,
     condition_of,
@@ -27,7 +26,7 @@ from lazaretto.door.answers import (
 from lazaretto.door.conversions import encode_message
 from lazaretto.door.order import BEFORE_RECEIVING, Kind
 from lazaretto.door.transactions import in_transaction
-from lazaretto.errors import BrokerClosed, LazarettoError, SettlementError
+from lazaretto.errors import BrokerClosed, LazarettoError, SessionLockLost, SettlementError
 from lazaretto.model.messages import Lock, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -135,7 +134,8 @@ class Consumer:
             await asyncio.sleep(max(left / 2 if self._deletes else left + 0.01, _SOON))
             until = await self._session_locked_until()
         link = self._link
-        link.session.detach(link, SESSION_LOCK_LOST, "the session's lock expired: accept the session again")
+        lost = SessionLockLost(f"the lock on session {self.receiver.session_id!r} expired")
+        link.session.detach(link, condition_of(lost), description_of(lost))
         self._peer.flush()
         self._task.cancel()
 

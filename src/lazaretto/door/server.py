@@ -40,6 +40,15 @@ _SILENCE: Final = 5.0
 _AGAIN, _GATHERING = 1.0, 0.02
 
 
+_WANTS_SESSION: Final = (
+    "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
+)
+_HAS_NO_SESSIONS: Final = (
+    "A sessionful message receiver cannot be created on an entity that does not require sessions. Ensure "
+    "RequiresSession is set to true when creating a Queue or Subscription to enable sessionful behavior."
+)
+
+
 class Door:
     """What all connections share: the broker and access policies."""
 
@@ -102,9 +111,12 @@ class Door:
         found = EntityPath.parse(path)
         options = (await self.broker.queue(found.queue)).options
         requires = options.requires_session and found.subqueue is Subqueue.MAIN
+        if of_session and found.subqueue is not Subqueue.MAIN:
+            raise NotAllowed(f"Cannot create a MessageSession for a sub-queue. It is {path!r}")
         if requires != of_session:
-            wanted = "a receiver of a session" if requires else "a receiver without a session"
-            raise NotAllowed(f"expected {wanted} on {path!r}, got the other kind")
+            # As Service Bus says it: programs look for the words.
+            wanted = _WANTS_SESSION if requires else _HAS_NO_SESSIONS
+            raise NotAllowed(f"{wanted} It is {path!r}")
 
     async def check_exists(self, path: str) -> None:
         """Raise EntityNotFound, InvalidPath for a path at which there is nothing."""

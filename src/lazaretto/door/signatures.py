@@ -90,6 +90,9 @@ def entity_of(address: str | None) -> str:
         return ""
     if "://" in address:
         address = urllib.parse.urlsplit(address).path
+    elif ":" in address.partition("/")[0]:
+        # A host with its port, as Azure's client for JavaScript signs for where an entity forwards to.
+        address = address.partition("/")[2]
     return urllib.parse.unquote(address).strip("/")
 
 

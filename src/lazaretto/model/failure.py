@@ -49,6 +49,11 @@ def short_error(kind: str, message: str | None, longest: int = 512) -> str:
     return shorten(f"{kind}: {first}" if first else kind, longest).replace("\n", " ")
 
 
+def shown_reason(reason: str | None, *more: str | None) -> str:
+    """Return why a message is a dead letter, and more about it. Who sets one aside may give no reason."""
+    return ": ".join(one for one in (reason, *more) if one) or "no reason was given"
+
+
 def shorten(text: str, longest: int) -> str:
     """Return text that can be stored, cut in the middle if it is too long, and saying so."""
     # A lone surrogate cannot be stored; what is left of an error's text still helps.

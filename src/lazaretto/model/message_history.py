@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import datetime
 
+from lazaretto.model.failure import shown_reason
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 
 #: The state of a message of which the store has kept nothing.
@@ -86,7 +87,7 @@ class MessageHistory:
                 found.append(Moment(one.enqueued, *place, what))
             found += [Moment(a.ended, *place, a.outcome.value, a) for a in one.attempts]
             if one.dead_lettered is not None:
-                found.append(Moment(one.dead_lettered, *place, f"dead-lettered: {one.reason}"))
+                found.append(Moment(one.dead_lettered, *place, f"dead-lettered: {shown_reason(one.reason)}"))
             if one.resolved is not None:
                 why = one.reason if one.dead_lettered is None else None
                 found.append(Moment(one.resolved, *place, f"{one.state}: {why}" if why else one.state))

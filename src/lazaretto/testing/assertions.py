@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lazaretto.broker import Broker
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import shown_reason
 from lazaretto.model.messages import DeadLetter
 
 #: Dead letters that a failed assertion describes.
@@ -63,7 +64,8 @@ def _names(error_type: str | None) -> tuple[str, ...]:
 
 def _described(found: list[tuple[str, DeadLetter]]) -> str:
     lines = [
-        f"  {queue} {letter.sequence_number}: {letter.reason}: {letter.error_type}: {letter.error_message}"
+        f"  {queue} {letter.sequence_number}: "
+        + shown_reason(letter.reason, letter.error_type, letter.error_message)
         for queue, letter in found[:_SHOWN]
     ]
     if len(found) > _SHOWN:

@@ -25,6 +25,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _log = logging.getLogger("lazaretto.door")
 _LARGEST: Final = 1 << 20
+#: Characters of a path that are logged.
+_LONGEST_PATH: Final = 300
 _MOST_PARAMETERS: Final = 100
 #: Seconds in which a client must have sent its request's body.
 _LONGEST_BODY: Final = 20.0
@@ -59,6 +61,12 @@ class Administration:
         except Exception as error:
             refusal = refusal_of(error, grants.sees)
             status, body = refusal.status, feeds.error(refusal)
+            if scope["method"] not in ("GET", "HEAD"):
+                # A framework may try again for ever, and tell nobody.
+                _log.info(
+                    "%s %r is refused with %d: %s",
+                    scope["method"], scope["path"][:_LONGEST_PATH], status, refusal.detail,
+                )  # fmt: skip
             if status == 500:
                 _log.error("a client's request failed: %s", type(error).__name__, exc_info=error)
             if status == 401:

@@ -11,7 +11,7 @@ from lazaretto.engine.log import note, tell
 from lazaretto.engine.routing.router import Router, with_hops
 from lazaretto.engine.routing.undeliverable import MOST_HOPS, Undeliverable
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.failure import LONGEST_TEXT, Failure, short_error, shorten
+from lazaretto.model.failure import LONGEST_TEXT, Failure, short_error, shorten, shown_reason
 from lazaretto.model.fingerprint import fingerprint_of
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
@@ -106,7 +106,7 @@ def dead_letter(
     # Only a message of a session can hold it, or a dead letter, which may have been one.
     if row.session_id is not None or not in_main(row.key):
         release_sessions(tx, [row.key])
-    why = f"{reason}: {short_error(error_type, error_message)}" if error_type else str(reason)
+    why = shown_reason(reason, short_error(error_type, error_message) if error_type else None)
     number = sequence_of(row.key)
     tell(
         tx, logging.ERROR, queue.path,
@@ -138,7 +138,8 @@ def _forward_dead_letter(
     router = Router(tx)
     undeliverable = router.find_obstacle(destination, routed)
     if undeliverable is not None:
-        text = f"{undeliverable.text} It was a dead letter before: {record.reason}: {record.description}"
+        before = shown_reason(record.reason, record.description)
+        text = f"{undeliverable.text} It was a dead letter before: {before}"
         place = place_of(undeliverable.subqueue)
         text = shorten(text, LONGEST_TEXT)
         # It no longer counts in its former place.

@@ -81,6 +81,7 @@ def test_a_server_runs_the_repairs_that_are_applied(program: Program) -> None:
 def test_the_links_of_a_server(program: Program) -> None:
     """The server's own link, and one from another process."""
     options = ["--http", "0", "--json", "--proxy", "127.0.0.1", "--origin", "https://queues.example.com"]
+    options += ["--user-header", "X-Forwarded-User"]
     options += ["--log-format", "json", "--log-level", "info"]
     with program.start("serve", *options) as server:
         try:
@@ -117,6 +118,8 @@ def test_the_links_of_a_server(program: Program) -> None:
     [
         ("--proxy", "everywhere"),
         ("--proxy", "127.0.0.1", "--user-header", "a b"),
+        ("--proxy", "127.0.0.1", "--groups-header", "X-Forwarded-Groups"),
+        ("--user-header", "X-Forwarded-User"),
         ("--origin", "queues.example.com"),
         ("--origin", "https://queues.example.com/path?query"),
         ("--host", "0.0.0.0"),
@@ -131,6 +134,8 @@ def test_the_links_of_a_server(program: Program) -> None:
     ids=[
         "network",
         "header",
+        "groups-of-nobody",
+        "header-of-nobody",
         "no-scheme",
         "path",
         "every-address",

@@ -229,8 +229,8 @@ class TestBrowsers:
         assert browser.get("/api/v1/queues/q").status_code == 401
 
 
-TRUSTED = {"proxies": Proxies(["127.0.0.1"])}
-STRANGER = {"proxies": Proxies(["10.0.0.0/8"])}
+TRUSTED = {"proxies": Proxies(["127.0.0.1"], "X-Forwarded-User", "X-Forwarded-Groups")}
+STRANGER = {"proxies": Proxies(["10.0.0.0/8"], "X-Forwarded-User", "X-Forwarded-Groups")}
 
 
 class TestProxies:

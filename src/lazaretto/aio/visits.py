@@ -36,12 +36,15 @@ class Visits:
         self._store: Store = inner._inner._store
         self._driver: Driver = inner._driver
 
-    async def find(self, secret: str, kind: str) -> Visitor | None:
-        """Return whom a secret stands for, and note that it was used; None if it is not known."""
+    async def find(self, secret: str, kind: str, *, notes: bool = True) -> Visitor | None:
+        """Return whom a secret stands for, and note that it was used; None if it is not known.
+
+        `notes`: False notes nothing.
+        """
         found: Visitor | None = await self._driver.call(
             self._store.read, lambda tx: find_visitor(tx, secret, kind)
         )
-        if found is not None and found.stale:
+        if found is not None and found.stale and notes:
             await self._driver.call(self._store.run, NoteSeen(found.id))
         return found
 

@@ -45,8 +45,8 @@ class HttpDoor:
     host: str
     token: str | None
     proxies: list[str] | None
-    user_header: str
-    groups_header: str
+    user_header: str | None
+    groups_header: str | None
     origin: SplitResult | None
     oidc: str | None
     oidc_client: str | None
@@ -66,6 +66,10 @@ class HttpDoor:
             raise usage(f"--host {self.host} needs --origin: the address under which clients see the server")
         if (self.oidc is None) != (self.oidc_client is None):
             raise usage("give --oidc and --oidc-client, both or neither")
+        if self.user_header is None and self.groups_header is not None:
+            raise usage("give --user-header with --groups-header: groups are those of a person")
+        if not self.proxies and self.user_header is not None:
+            raise usage("give --proxy with --user-header: a header is believed from a proxy alone")
         _demand("starlette", "the HTTP API", "serve")
         self.access()
         self.pages()
@@ -232,16 +236,25 @@ HttpOptions = Annotated[
             ),
             "user_header": (
                 Annotated[
-                    str, typer.Option("--user-header", metavar="HEADER", help="Header with a person's name.")
+                    str | None,
+                    option(
+                        "--user-header",
+                        "HEADER",
+                        "Header in which the proxy names a person: X-Forwarded-User.  [default: none]",
+                    ),
                 ],
-                "X-Forwarded-User",
+                None,
             ),
             "groups_header": (
                 Annotated[
-                    str,
-                    typer.Option("--groups-header", metavar="HEADER", help="Header with names of groups."),
+                    str | None,
+                    option(
+                        "--groups-header",
+                        "HEADER",
+                        "Header in which it names groups: X-Forwarded-Groups.  [default: none]",
+                    ),
                 ],
-                "X-Forwarded-Groups",
+                None,
             ),
             "origin": (
                 Annotated[

@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from lazaretto.commands.command import Administering, OfPath, Options
 from lazaretto.filters.records import rule_from
-from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.entities import FORWARDS, QueueOptions, TopicOptions
 from lazaretto.model.permissions import Permission
 from lazaretto.records.options import changes_from, options_from
 
@@ -17,7 +17,16 @@ if TYPE_CHECKING:
     from lazaretto.broker import Broker
 
 
-class CreateQueue(Administering, frozen=True, kw_only=True):
+class Setting(Administering, frozen=True, kw_only=True):
+    """A change of options. Whoever makes an entity forward needs the right to send there."""
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        given: Options = getattr(self, "options", None) or getattr(self, "changes", None) or {}
+        destinations = (given.get(name) for name in FORWARDS)
+        return [*super().needs(), *((Permission.SEND, to) for to in destinations if isinstance(to, str))]
+
+
+class CreateQueue(Setting, frozen=True, kw_only=True):
     """Create a queue."""
 
     path: str
@@ -30,7 +39,7 @@ class CreateQueue(Administering, frozen=True, kw_only=True):
         return answer[0]
 
 
-class CreateQueues(Administering, frozen=True, kw_only=True):
+class CreateQueues(Setting, frozen=True, kw_only=True):
     """Create up to 1,000 queues with the same options: all of them, or none."""
 
     paths: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)]
@@ -40,10 +49,11 @@ class CreateQueues(Administering, frozen=True, kw_only=True):
         broker.create_queues(self.paths, options_from(QueueOptions, self.options), actor=actor)
 
     def needs(self) -> list[tuple[Permission, str | None]]:
-        return [(self.permission, path) for path in self.paths]
+        _, *more = super().needs()
+        return [*((self.permission, path) for path in self.paths), *more]
 
 
-class UpdateQueue(Administering, frozen=True, kw_only=True):
+class UpdateQueue(Setting, frozen=True, kw_only=True):
     """Change some of a queue's options; of a policy, only the options that are given."""
 
     path: str
@@ -64,7 +74,7 @@ class DeleteQueue(Administering, frozen=True, kw_only=True):
         broker.delete_queue(self.path, actor=actor)
 
 
-class CreateTopic(Administering, frozen=True, kw_only=True):
+class CreateTopic(Setting, frozen=True, kw_only=True):
     """Create a topic."""
 
     path: str
@@ -74,7 +84,7 @@ class CreateTopic(Administering, frozen=True, kw_only=True):
         broker.create_topic(self.path, options_from(TopicOptions, self.options), actor=actor)
 
 
-class UpdateTopic(Administering, frozen=True, kw_only=True):
+class UpdateTopic(Setting, frozen=True, kw_only=True):
     """Change some of a topic's options."""
 
     path: str
@@ -95,7 +105,7 @@ class DeleteTopic(Administering, frozen=True, kw_only=True):
         broker.delete_topic(self.path, actor=actor)
 
 
-class OfSubscription(Administering, frozen=True, kw_only=True):
+class OfSubscription(Setting, frozen=True, kw_only=True):
     """A change of a subscription."""
 
     topic: str

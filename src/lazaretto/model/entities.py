@@ -38,6 +38,8 @@ SYSTEM_DEAD_LETTER_QUEUE = "$system/deadletter"
 LONGEST_PATH = 260
 LONGEST_SUBSCRIPTION = 50
 SUBSCRIPTIONS = "subscriptions"
+#: The options that name another entity.
+FORWARDS = ("forward_to", "forward_dead_lettered_messages_to")
 #: Paths that are kept in case that they come again.
 _USUAL_PATHS = 4096
 #: Not of dots alone, which addresses of HTTP take out.

@@ -99,18 +99,17 @@ class Proxies:
     """Proxies in front of the server that say who asks: from other addresses their headers mean nothing.
 
     `networks`: where they are, such as "127.0.0.1" or "10.0.0.0/8". `user`: the header with a person's name;
-    `groups`: that with the names of groups, between commas. Raises InvalidOption.
+    `groups`: that with the names of groups, between commas. A header that is not named means nothing, since
+    a proxy that does not set it passes on what clients send. Raises InvalidOption.
     """
 
-    def __init__(
-        self, networks: Iterable[str], user: str = "X-Forwarded-User", groups: str = "X-Forwarded-Groups"
-    ) -> None:
+    def __init__(self, networks: Iterable[str], user: str | None = None, groups: str | None = None) -> None:
         try:
             self._networks = [ipaddress.ip_network(network) for network in networks]
         except ValueError as error:
             raise InvalidOption(f"expected the address or network of a proxy: {error}") from None
         for header in (user, groups):
-            if not header.replace("-", "").isalnum() or not header.isascii():
+            if header is not None and not (header.replace("-", "").isalnum() and header.isascii()):
                 raise InvalidOption(f"expected the name of a header, got {shown(header)}")
         self._user, self._groups = user, groups
 
@@ -134,16 +133,22 @@ class Proxies:
 
     def names_of(self, peer: str, headers: Headers) -> list[str]:
         """Return the person whom a proxy names, and the person's groups; nobody: an empty list."""
-        if not self.trusts(peer):
-            return []
-        given = headers.getlist(self._user)
-        if len(given) > 1:
-            raise NotAuthenticated(f"expected one header {self._user}, got several")
-        name = given[0].strip() if given else ""
+        name = _value_of(headers, self._user) if self.trusts(peer) else ""
         if not name:
             return []
-        groups = [group.strip() for line in headers.getlist(self._groups) for group in line.split(",")]
-        return vouched_names(name, groups)
+        groups = _value_of(headers, self._groups)
+        return vouched_names(name, [group.strip() for group in groups.split(",")])
+
+
+def _value_of(headers: Headers, name: str | None) -> str:
+    """Return what a header says; "" where none is named. Raises NotAuthenticated.
+
+    Of several, some may be the client's own.
+    """
+    given = [] if name is None else headers.getlist(name)
+    if len(given) > 1:
+        raise NotAuthenticated(f"expected one header {name}, got several")
+    return given[0].strip() if given else ""
 
 
 def _portless(hop: str) -> str:

@@ -53,15 +53,17 @@ class AccessDoor:
         """Where people may log in with OpenID Connect."""
         return self._access.provider
 
-    async def admit(self, request: Request, *, csrf: str | None = None) -> Identity:
+    async def admit(self, request: Request, *, csrf: str | None = None, again: bool = False) -> Identity:
         """Return who makes a request. `csrf`: the field of a form; None: the header.
+
+        `again`: whether it was asked before for this request, which therefore counts as no sign of life.
 
         Raises NotAuthenticated, and HttpError for a foreign host, another site's page, or a change by a
         session without its token (StaleForm).
         """
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
-        found, by_browser = await self._identify(request)
+        found, by_browser = await self._identify(request, notes=not again)
         origin, read_only = self._address(request), self._access.read_only
         found = Identity(found.name, found.grants, origin, found.csrf, read_only, found.makers)
         if by_browser and request.method not in SAFE:
@@ -152,18 +154,18 @@ class AccessDoor:
 
     # -- who it is ------------------------------------------------------------------------------
 
-    async def _identify(self, request: Request) -> tuple[Identity, bool]:
+    async def _identify(self, request: Request, *, notes: bool) -> tuple[Identity, bool]:
         """Return who it is, and whether a browser says so without being asked."""
         authorization = request.headers.get("authorization")
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
-            found = await self._by_token(token.strip()) if scheme.lower() == "bearer" else None
+            found = await self._by_token(token.strip(), notes=notes) if scheme.lower() == "bearer" else None
             if found is None:
                 raise NotAuthenticated("expected a token that the server knows, got another")
             return found, False
         cookie = self.cookie(request)
         if cookie is not None:
-            visitor = await self._visits.find(cookie, SESSION)
+            visitor = await self._visits.find(cookie, SESSION, notes=notes)
             if visitor is not None:
                 csrf = _csrf_of(cookie)
                 return Identity(visitor.name, visitor.grants, csrf=csrf, makers=visitor.makers), True
@@ -175,11 +177,11 @@ class AccessDoor:
             raise NotAuthenticated
         return self._access.anonymous, False
 
-    async def _by_token(self, token: str) -> Identity | None:
+    async def _by_token(self, token: str, *, notes: bool) -> Identity | None:
         found = self._access.by_token(token)
         if found is not None:
             return found
-        visitor = await self._visits.find(token, TOKEN)
+        visitor = await self._visits.find(token, TOKEN, notes=notes)
         return None if visitor is None else Identity(visitor.name, visitor.grants, makers=visitor.makers)
 
     # -- what a request says --------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import secrets
@@ -77,7 +78,9 @@ def web_app(
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, route, Call(broker, NOBODY, request, ending, held, times), door)
+            admit = functools.partial(door.admit, request, again=True)
+            call = Call(broker, NOBODY, request, ending, held, times, admit)
+            return await _answered(request, route, call, door)
 
         return answer
 

@@ -7,8 +7,9 @@ import dataclasses
 import functools
 import inspect
 import re
+import time
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -20,13 +21,14 @@ from starlette.types import Message
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.commands import Command
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.permissions import Permission
 from lazaretto.web.access import Identity
+from lazaretto.web.allowed import require_for
 from lazaretto.web.begun import Begun
 from lazaretto.web.held import HeldMessages
-from lazaretto.web.refusals import HttpError
+from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted
 from lazaretto.web.request_times import RequestTimes
 
 T = TypeVar("T")
@@ -43,6 +45,8 @@ _USUAL: Final = 200
 #: Bytes a second in which a body must come, and seconds that it may take beside.
 _SLOWEST: Final = 16 * 1024
 _PATIENCE: Final = 20.0
+#: Seconds after which whoever gets a long answer, or waits for one, must still have the right to it.
+AUTHORIZED_EVERY: Final = 3.0
 
 
 class Query(msgspec.Struct, kw_only=True, frozen=True):
@@ -91,7 +95,7 @@ class Ending:
 class Call:
     """One request: the broker, who asks, and the request itself.
 
-    `held`: what the server has given out. `times`: how long its requests took.
+    `held`: what the server has given out. `times`: how long its requests took. `admit`: looks again who asks.
     """
 
     broker: AsyncBroker
@@ -100,23 +104,77 @@ class Call:
     ending: Ending
     held: HeldMessages
     times: RequestTimes
+    admit: Callable[[], Awaitable[Identity]]
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless the caller may do so on another entity too."""
         self.identity.require(permission, path)
 
+    async def authorize_again(self) -> None:
+        """Raise LazarettoError if the caller has lost a right since the request came."""
+        now = await self.admit()
+        if not set(self.identity.grants) <= set(now.grants):
+            raise NotPermitted(f"expected somebody with the roles of before, got {self.identity.name!r}")
+
     async def wait_for(self, work: Awaitable[T]) -> T:
-        """Return what work comes to, unless the client goes away or the server ends: then it is cancelled."""
+        """Return what work comes to, unless the client goes away or the server ends: then it is cancelled.
+
+        It is also if the client loses its rights: then why is raised.
+        """
         task = asyncio.ensure_future(work)
         watching = asyncio.ensure_future(self._watch(task))
+        guarding = asyncio.ensure_future(self._guard(task))
         try:
             return await self.ending.wait_for(task)
         except asyncio.CancelledError:
+            if guarding.done() and not guarding.cancelled():
+                raise guarding.result() from None
             if watching.done() and not watching.cancelled():
                 raise HttpError("client_gone", "the client went away") from None
             raise
         finally:
             watching.cancel()
+            guarding.cancel()
+
+    async def _guard(self, task: asyncio.Future[Any]) -> LazarettoError:
+        while True:
+            await asyncio.sleep(AUTHORIZED_EVERY)
+            try:
+                await self.authorize_again()
+            except LazarettoError as error:
+                task.cancel()
+                return error
+
+    async def while_allowed(
+        self, parts: AsyncGenerator[bytes], farewell: bytes | None = None
+    ) -> AsyncIterator[bytes]:
+        """Yield parts of a long answer while the caller may have them.
+
+        Then raise LazarettoError, or yield `farewell` and end.
+        """
+        checked = time.monotonic()
+        try:
+            while True:
+                coming = asyncio.ensure_future(anext(parts, None))
+                try:
+                    while not coming.done() or checked + AUTHORIZED_EVERY <= time.monotonic():
+                        await asyncio.wait({coming}, timeout=checked + AUTHORIZED_EVERY - time.monotonic())
+                        if checked + AUTHORIZED_EVERY <= time.monotonic():
+                            await self.authorize_again()
+                            checked = time.monotonic()
+                    part = coming.result()
+                finally:
+                    coming.cancel()
+                    await asyncio.wait({coming})
+                if part is None:
+                    return
+                yield part
+        except (NotAuthenticated, NotPermitted):
+            if farewell is None:
+                raise
+            yield farewell
+        finally:
+            await parts.aclose()
 
     async def _watch(self, task: asyncio.Future[Any]) -> None:
         while (await self.request.receive())["type"] != "http.disconnect":
@@ -138,6 +196,7 @@ class Call:
 
     async def change(self, command: Command) -> Any:
         """Run a command if the entity still has the version that `If-Match` names, and return its answer."""
+        require_for(command, self.require)
         version = self.seen_version
         # A form shows what it changes.
         blind = self.identity.csrf is not None and self.request.method in ("PATCH", "DELETE")

@@ -201,9 +201,16 @@ class ViewedBroker:
         return await asyncio.to_thread(lambda: [redaction.message(one) for one in found])
 
     async def message_history(self, path: str, sequence_number: int) -> MessageHistory:
-        found = await self._broker.message_history(path, sequence_number)
+        found = self._permitted(await self._broker.message_history(path, sequence_number))
         ruled = await self._rules.load()
         return await asyncio.to_thread(shown_history, found, self._rules.of) if ruled else found
+
+    def _permitted(self, history: MessageHistory) -> MessageHistory:
+        """Return a history without the places whose messages may not be read."""
+        may = self._who.may
+        seen = tuple(one for one in history.generations if may(Permission.READ_BODIES, one.queue))
+        complete = history.complete and len(seen) == len(history.generations)
+        return dataclasses.replace(history, generations=seen, complete=complete)
 
     async def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
         redaction = await self._rules.at(path)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import not_found
-from lazaretto.model.entities import EntityKind, EntityPath, QueueOptions, names_subscription
+from lazaretto.model.entities import FORWARDS, EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.contract.transaction_contract import Transaction
@@ -32,7 +32,7 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
 
     Dead letters may go in a cycle: a queue that sends them back is useful, and the hop limit ends the cycle.
     """
-    for name in ("forward_to", "forward_dead_lettered_messages_to"):
+    for name in FORWARDS:
         destination = getattr(options, name)
         if destination is None:
             continue

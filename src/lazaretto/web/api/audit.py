@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.commands.opposites import entry_record
@@ -20,6 +20,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import csv_cell
 from lazaretto.records.plain import plain
 from lazaretto.web.json import json_of
+from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.routes import Call, Query, route
 
 #: Entries that are read at once, and those that are sent at once.
@@ -85,7 +86,7 @@ async def export_audit(call: Call, query: ExportQuery) -> Response:
     made = _stream(first, entries, _csv if kind == "csv" else _jsonl)
     media_type = "text/csv; charset=utf-8" if kind == "csv" else "application/jsonl"
     headers = {"Content-Disposition": f'attachment; filename="activity.{kind}"'}
-    return StreamingResponse(made, media_type=media_type, headers=headers)
+    return LastingResponse(call.while_allowed(made), media_type=media_type, headers=headers)
 
 
 async def _entries(
@@ -106,7 +107,7 @@ Draw = Callable[[list[AuditEntry], bool], bytes]
 
 async def _stream(
     first: AuditEntry | None, entries: AsyncIterator[AuditEntry], draw: Draw
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes]:
     some, begins = [] if first is None else [first], True
     async for entry in entries:
         some.append(entry)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
@@ -18,6 +18,7 @@ from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import LETTER_COLUMNS, letter_cells
 from lazaretto.web.json import json_of
+from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.routes import Call, OfQueue, route
 from lazaretto.web.viewed import check_filter
 
@@ -90,12 +91,14 @@ async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
     made = _csv(letters) if as_csv else _jsonl(letters)
     kind = "text/csv; charset=utf-8" if as_csv else "application/jsonl"
     name = f"dead-letters.{query.format}"
-    return StreamingResponse(
-        made, media_type=kind, headers={"Content-Disposition": f'attachment; filename="{name}"'}
+    return LastingResponse(
+        call.while_allowed(made),
+        media_type=kind,
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
     )
 
 
-async def _jsonl(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
+async def _jsonl(letters: AsyncIterator[DeadLetter]) -> AsyncGenerator[bytes]:
     lines: list[bytes] = []
     async for letter in letters:
         lines.append(json_of(letter))
@@ -106,7 +109,7 @@ async def _jsonl(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
         yield b"\n".join(lines) + b"\n"
 
 
-async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncIterator[bytes]:
+async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncGenerator[bytes]:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(LETTER_COLUMNS)

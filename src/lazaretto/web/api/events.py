@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated
 
 from msgspec import Meta
@@ -19,6 +19,8 @@ from lazaretto.web.routes import Call, Query, route
 _SILENCE = 15.0
 #: Milliseconds after which a client that lost its stream asks again.
 _RETRY = 3000
+#: What a client is told last.
+_BYE = b"event: bye\ndata: {}\n\n"
 
 
 class EventsQuery(Query, frozen=True):
@@ -62,10 +64,11 @@ async def stream_events(call: Call, query: StreamQuery) -> Response:
         after = await call.broker.last_event()
     # What is wrong with kind or queue is said before the stream begins.
     await call.broker.events(after, kind=query.kind, queue=query.queue, limit=1)
-    return StreamingResponse(_stream(call, query, after), media_type="text/event-stream")
+    made = call.while_allowed(_stream(call, query, after), _BYE)
+    return StreamingResponse(made, media_type="text/event-stream")
 
 
-async def _stream(call: Call, query: StreamQuery, after: int) -> AsyncIterator[bytes]:
+async def _stream(call: Call, query: StreamQuery, after: int) -> AsyncGenerator[bytes]:
     yield f"retry: {_RETRY}\n\n".encode()
     while True:
         try:
@@ -73,7 +76,7 @@ async def _stream(call: Call, query: StreamQuery, after: int) -> AsyncIterator[b
             found = await call.ending.wait_for(news)
         except LazarettoError:
             # The server ends, or the client comes back and learns what is wrong.
-            yield b"event: bye\ndata: {}\n\n"
+            yield _BYE
             return
         if not found:
             yield b": still here\n\n"

@@ -45,7 +45,7 @@ def test_stores_beside_each_other(program: Program, tmp_path: Path) -> None:
                 assert '<a href="/test/">test</a>' in first
                 assert '<a href="/">prod</a>' in second
                 assert 'class="sign-green"' in second
-            headers = {"Authorization": f"Bearer {told['token']}"}
+            headers = {"Authorization": f"Bearer {Path(told['token_file']).read_text().strip()}"}
             with httpx.Client(base_url=address, headers=headers) as api:
                 assert api.get("/test/api/v1/dead-letters?queue=of-test").json()["letters"]
                 assert api.get("/api/v1/dead-letters?queue=of-test").status_code == 404

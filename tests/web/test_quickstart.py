@@ -33,10 +33,11 @@ def started(command: list[str], folder: Path) -> Iterator[subprocess.Popen[str]]
 
 def test_quickstart(tmp_path: Path) -> None:
     begin, use = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    create, serve = begin.strip().splitlines()
-    (tmp_path / "token.txt").write_text("a-token\n")
+    create, token, serve = begin.strip().splitlines()
     lazaretto_ = f"{sys.executable} -m lazaretto"
     subprocess.run(create.replace("lazaretto", lazaretto_, 1), shell=True, check=True, cwd=tmp_path)
+    subprocess.run(["sh", "-e", "-c", token], check=True, cwd=tmp_path)
+    assert (tmp_path / "token.txt").stat().st_mode & 0o777 == 0o600
     command = serve.replace("lazaretto", lazaretto_, 1).replace("8080", "0").split()
     with started([*command, "--json"], tmp_path) as server:
         assert server.stdout is not None

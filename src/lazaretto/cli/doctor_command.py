@@ -14,6 +14,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
+from lazaretto.cli.exposures import examine_exposure
 from lazaretto.model.entities import QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
@@ -33,8 +34,9 @@ def doctor(call: CallOptions) -> None:
     """Check the store, its machine and its queues.
 
     Problems are damage found by reading the whole file, little space on its disk, a journal mode that
-    may lose messages, queues that are halted or disabled, sessions that are held back, and open
-    breakers; the exit code is then 1. Dead letters are only noted.
+    may lose messages, queues that are halted or disabled, sessions that are held back, open breakers,
+    a store or a server's secrets in a file that others may read or write, and a server beyond this
+    machine without TLS or keys; the exit code is then 1. Dead letters and needless rights are only noted.
     """
     with call.broker() as broker:
         report = examine(broker)
@@ -68,8 +70,10 @@ def examine(broker: Broker) -> dict[str, Any]:
         for topic in broker.topics()
         if topic.status is not QueueStatus.ACTIVE
     ]
+    exposed = examine_exposure(broker)
+    problems += exposed.problems
     spark, odd = examine_spark()
-    notices += odd
+    notices += exposed.notices + odd
     return {
         "ok": not problems,
         "lazaretto": lazaretto.__version__,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import importlib.util
 import re
 import secrets
 import urllib.parse
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 from urllib.parse import SplitResult
@@ -17,6 +19,7 @@ import typer
 from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import number
+from lazaretto.cli.secret_files import keep_token, secret_of, token_of
 
 if TYPE_CHECKING:
     from lazaretto.web import Access, PageOptions
@@ -43,7 +46,8 @@ class HttpDoor:
 
     http: int | None
     host: str
-    token: str | None
+    token: str | None = dataclasses.field(repr=False)
+    token_file: Path | None
     proxies: list[str] | None
     user_header: str | None
     groups_header: str | None
@@ -111,6 +115,18 @@ class HttpDoor:
         secret = None if file is None else secret_of(file, "secret")
         return Provider(OidcOptions(self.oidc, self.oidc_client, secret, self.oidc_name, self.oidc_groups))
 
+    @contextlib.contextmanager
+    def with_token_file(self) -> Iterator[HttpDoor]:
+        """Serve with a file for the token that was made, which is removed afterwards."""
+        if self.http is None or self.token is None or self.token_file is not None:
+            yield self
+            return
+        made = keep_token(self.token)
+        try:
+            yield dataclasses.replace(self, token_file=made)
+        finally:
+            made.unlink(missing_ok=True)
+
     def shown_host(self) -> str:
         """Return how addresses name the host where it listens."""
         if self.host in ("127.0.0.1", *EVERY_ADDRESS):
@@ -129,17 +145,6 @@ class HttpDoor:
 def in_url(host: str) -> str:
     """Return a host as it stands in a URL."""
     return f"[{host}]" if ":" in host else host
-
-
-def secret_of(file: Path, what: str) -> str:
-    """Return the secret that a file has. Raises a usage error."""
-    try:
-        found = file.read_text("utf-8").strip()
-    except (OSError, ValueError) as error:
-        raise usage(f"expected a file with a {what} at {str(file)!r}, got {type(error).__name__}") from None
-    if not found:
-        raise usage(f"expected a {what} in {str(file)!r}, got an empty file")
-    return found
 
 
 def _demand(module: str, what: str, extra: str) -> None:
@@ -166,10 +171,10 @@ def _also(given: str) -> AlsoServed:
 
 
 def _made(_: typer.Context, given: dict[str, Any]) -> HttpDoor:
-    file, no_login = given.pop("token_file"), given.pop("no_login")
+    file, no_login = given["token_file"], given.pop("no_login")
     if no_login and file is not None:
         raise usage("give --token-file or --no-login, not both")
-    made = f"lzt_{secrets.token_urlsafe(32)}" if file is None else secret_of(file, "token")
+    made = f"lzt_{secrets.token_urlsafe(32)}" if file is None else token_of(file)
     given |= {
         "origin": _origin_of(given["origin"]),
         "also": [_also(one) for one in given["also"] or ()],
@@ -211,7 +216,7 @@ HttpOptions = Annotated[
                     option(
                         "--token-file",
                         "FILE",
-                        "File with the token that HTTP clients send.  [default: a new one, which is printed]",
+                        "File with the token that HTTP clients send.  [default: a new one, in a file]",
                     ),
                 ],
                 None,

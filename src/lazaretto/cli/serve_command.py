@@ -18,6 +18,8 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.http_door import PORT, HttpDoor, HttpOptions
 from lazaretto.cli.logs import LogOptions
+from lazaretto.cli.secret_files import SHORT_KEY, secret_of
+from lazaretto.cli.served_doors import ServedDoors, noted, risks_of, short_keys
 from lazaretto.cli.tried_handlers import ServedHandlers, load_handlers
 
 if TYPE_CHECKING:
@@ -45,14 +47,36 @@ def serve(
     if http.also and http.http is None:
         raise usage("give --also with --http: clients of AMQP have one store")
     # Opened once to say what is wrong with a store as every command does.
+    stores = []
     for url in (call.store, *(other.url for other in http.also)):
-        with dataclasses.replace(call, store=url).broker():
-            pass
+        with dataclasses.replace(call, store=url).broker() as broker:
+            stores.append(str(broker.facts()["store_id"]))
     if http.http is not None:
         http.check()
     amqp.check()
-    with logs.shown():
+    doors = _doors(stores, http, amqp)
+    for text in risks_of(doors).problems + short_keys(doors):
+        output.notice(f"warning: {text}")
+    with logs.shown(), noted(doors), http.with_token_file() as http:
         _run(_serve(call.url(), http, amqp, call.json))
+
+
+def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
+    over_http, over_amqp = http.http is not None, amqp.amqp is not None
+    files = [http.token_file, http.oidc_secret_file] if over_http else []
+    files += [amqp.key_file, amqp.private_key or amqp.certificate] if over_amqp else []
+    key = None if amqp.key_file is None else secret_of(amqp.key_file, "key")
+    return ServedDoors(
+        stores=stores,
+        files=[str(file.absolute()) for file in files if file is not None],
+        http_host=http.host if over_http else None,
+        proxied=http.origin is not None and http.origin.scheme == "https",
+        login=http.token is not None,
+        amqp_host=amqp.amqp_host if over_amqp else None,
+        amqp_tls=amqp.encrypts and not amqp.plain,
+        keys=key is not None,
+        short_key=key is not None and len(key) < SHORT_KEY,
+    )
 
 
 def _run(serving: Coroutine[Any, Any, None]) -> None:
@@ -108,20 +132,19 @@ async def _serve_http(
     port = (await stack.enter_async_context(serving)).port
     here = f"http://{http.shown_host()}:{port}{http.prefix()}"
     seen = here if http.origin is None else http.origin.geturl()
-    told: dict[str, Any] = {"http_port": port, "url": f"{here}/api/v1", "token": http.token}
-    lines = [f"serving the HTTP API at {here}/api/v1", f"the console: {seen}/"]
+    told: dict[str, Any] = {"http_port": port, "url": f"{here}/api/v1"}
+    lines: list[str] = []
+    if http.token is not None:
+        # First, since it is good for a minute.
+        each = " for each" if others else ""
+        told |= {"login_url": await _link(broker, seen), "token_file": str(http.token_file)}
+        more = {other.name: await _link(other.broker, f"{seen}/{other.name}") for other in others}
+        told |= {"login_urls": more} if more else {}
+        lines += [f"log in within a minute, once{each}:", told["login_url"], *more.values()]
+    lines += [f"serving the HTTP API at {here}/api/v1", f"the console: {seen}/"]
     lines += [f"the store {other.name}: {seen}/{other.name}/" for other in others]
     if http.token is not None:
-        lines += ["send the header:", f"Authorization: Bearer {http.token}"]
-        lines.append(
-            "log in within a minute, once:" if not others else "log in within a minute, once for each:"
-        )
-        told["login_url"] = await _link(broker, seen)
-        lines.append(told["login_url"])
-        more = {other.name: await _link(other.broker, f"{seen}/{other.name}") for other in others}
-        lines += more.values()
-        if more:
-            told["login_urls"] = more
+        lines.append(f"the token that programs send is in {http.token_file}")
     return told, lines
 
 

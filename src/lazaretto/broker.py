@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -16,7 +15,7 @@ from lazaretto.administration import Administration
 from lazaretto.causes import CauseDesk
 from lazaretto.claims import Claim, describe_claims
 from lazaretto.commands import CommandDesk
-from lazaretto.consume import Consumer, ConsumeReport, Handler
+from lazaretto.consume_desk import ConsumeDesk
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
 from lazaretto.engine.claims.consumers import LONGEST_CONSUMER
@@ -44,7 +43,7 @@ from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.listings import ListingDesk
-from lazaretto.model.checks import GivenDuration, flag, function, moment, seconds, shown, text, whole
+from lazaretto.model.checks import GivenDuration, flag, moment, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
 from lazaretto.model.descriptions import HeldSession, SessionDescription
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, Subqueue
@@ -118,7 +117,15 @@ def store_of(broker: Broker) -> Store:
 
 
 class Broker(
-    Administration, DeadLetterDesk, ListingDesk, CauseDesk, RepairDesk, CommandDesk, AccessDesk, Closing
+    Administration,
+    DeadLetterDesk,
+    ListingDesk,
+    CauseDesk,
+    RepairDesk,
+    CommandDesk,
+    AccessDesk,
+    ConsumeDesk,
+    Closing,
 ):
     """A store and all its operations. Threads can share it. A context manager.
 
@@ -298,53 +305,6 @@ class Broker(
         parsed, name = EntityPath.parse(path), text("consumer", consumer, LONGEST_CONSUMER)
         wanted = whole("number", number, 1, LAST_CLAIM)
         self._store.run(RevokeClaims(parsed, name, wanted, actor=acting(actor)))
-
-    def consume(
-        self,
-        path: str,
-        handler: Handler,
-        *,
-        batch_size: int = 100,
-        subqueue: str | None = None,
-        session: str | NextSession | None = None,
-        stop: threading.Event | None = None,
-        stop_when_idle: bool = False,
-        max_wait: GivenDuration = 0.0,
-        on_batch: Callable[[ConsumeReport], object] | None = None,
-    ) -> ConsumeReport:
-        """Call `handler` with each message, in this thread, and settle each batch in one commit.
-
-        If the handler returns, the message is completed. If it raises, the attempt has failed and the
-        poison policy applies; InvalidMessage means that the message can never succeed. Runs until `stop`
-        is set, or, with `stop_when_idle`, until nothing arrives for `max_wait` seconds; dead letters that
-        fail are then tried only once. NEXT_SESSION processes one session after the other. `on_batch` is
-        called with the report after each batch. Raises PoisonMessageError when the queue is halted.
-        """
-        if not callable(handler):
-            raise InvalidOption(f"expected handler to be a function of a message, got {shown(handler)}")
-        whole("batch_size", batch_size, 1, MOST_MESSAGES)
-        wait = seconds("max_wait", max_wait)
-        flag("stop_when_idle", stop_when_idle)
-        function("on_batch", on_batch)
-        if stop is not None and not callable(getattr(stop, "is_set", None)):
-            raise InvalidOption(f"expected stop to be a threading.Event or None, got {shown(stop)}")
-        parsed = EntityPath.parse(path, subqueue)
-        options = self._store.read(lambda tx: require_queue(tx, parsed)).options
-        with self.receiver(path, subqueue=subqueue, session=session) as receiver:
-            return Consumer(
-                self._store,
-                receiver,
-                handler,
-                batch_size,
-                self._store.clock.now,
-                stop,
-                stop_when_idle,
-                wait,
-                on_batch,
-                roams=isinstance(session, NextSession),
-                retries_for_ever=options.policy_of(parsed.subqueue) is None,
-                whole=options.whole_sessions and parsed.subqueue is Subqueue.MAIN,
-            ).run()
 
     def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:
         """Return the history of a message, live or dead: every attempt that did not complete."""

@@ -24,7 +24,9 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LEFT_OUT = ("no-untyped-def", "no-untyped-call", "union-attr")
 
 WRONG = """
+from collections.abc import AsyncIterator, Iterator
 import lazaretto
+import lazaretto.aio
 from lazaretto.host import Handler, handler
 
 @handler("q", batchsize=3)
@@ -43,21 +45,41 @@ def change(broker: lazaretto.Broker) -> None:
     broker.update_subscription("t", "s", requires_session=True)
 
 lazaretto.connect("a.db", timeouts=5)
+
+def lazily(message: lazaretto.ReceivedMessage) -> Iterator[int]:
+    yield 1
+
+async def lazily_async(message: lazaretto.ReceivedMessage) -> AsyncIterator[int]:
+    yield 1
+
+def three(message: lazaretto.ReceivedMessage, context: object, more: object) -> None: ...
+
+async def consume(broker: lazaretto.Broker, other: lazaretto.aio.AsyncBroker) -> None:
+    broker.consume("q", lazily)
+    broker.consume("q", lazily_async)
+    broker.consume("q", three)
+    await other.consume("q", lazily)
+    Handler("q", lazily)
 """
 
 
 #: The lines of that, and what a type checker says of each.
 WRONG_LINES = {
-    5: "batchsize",
-    8: "on_poison_session",
-    9: "lock_duration",
-    10: "retries",
-    12: "batchsize",
-    15: "lock_durations",
-    16: "on_poison_session",
-    17: "lock_duration",
-    18: "requires_session",
-    20: "timeouts",
+    7: "batchsize",
+    10: "on_poison_session",
+    11: "lock_duration",
+    12: "retries",
+    14: "batchsize",
+    17: "lock_durations",
+    18: "on_poison_session",
+    19: "lock_duration",
+    20: "requires_session",
+    22: "timeouts",
+    33: "consume",
+    34: "consume",
+    35: "consume",
+    36: "consume",
+    37: "Handler",
 }
 
 

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from lazaretto import broker as _sync
+from lazaretto.aio.consuming import consume
 from lazaretto.aio.driver import Driver
 from lazaretto.aio.mirrors import Mirror, OwnThread, mirror
 from lazaretto.dialogs import Dialogs
@@ -136,7 +137,7 @@ class AsyncRepair(Mirror):
     wraps={"sender": AsyncSender, "receiver": AsyncReceiver, "transaction": AsyncTransaction},
     gives={"plan_repair": AsyncRepair, "repair": AsyncRepair},
     iterates=("dead_letters",),
-    leaves_out=("consume", "run_repairs"),
+    leaves_out=("run_repairs",),
 )
 class AsyncBroker(Mirror):
     """A store and all its operations, for the coroutines of one event loop. An async context manager."""
@@ -147,6 +148,10 @@ class AsyncBroker(Mirror):
 
     def receiver(self, *arguments: Any, **named: Any) -> AsyncReceiver:
         return AsyncReceiver(self._inner._receiver(*arguments, **named, accept=False), self._driver)
+
+    async def consume(self, *arguments: Any, **named: Any) -> Any:
+        self._driver.refuse_other_loop()
+        return await consume(self._inner, *arguments, **named)
 
     async def close(self) -> None:
         await self._driver.close(self._inner.close)

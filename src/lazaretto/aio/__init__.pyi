@@ -16,6 +16,8 @@ from datetime import datetime
 from datetime import timedelta
 from lazaretto.claims import Claim
 from lazaretto.commands.command import Command
+from lazaretto.consume import ConsumeReport
+from lazaretto.consume import Stop
 from lazaretto.dead_letters import Which
 from lazaretto.dialogs.description import ConversationDescription
 from lazaretto.dialogs.description import TimelineEntry
@@ -42,6 +44,7 @@ from lazaretto.engine.outcome.resubmit import ResubmitReport
 from lazaretto.engine.outcome.set_aside import RestoreReport
 from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.filters.rules import Rule
+from lazaretto.handling.functions import HandlerFunction
 from lazaretto.model import dialog_contracts as contracts
 from lazaretto.model.checks import GivenDuration
 from lazaretto.model.clock import Clock
@@ -241,6 +244,7 @@ class AsyncBroker:
     async def check(self) -> list[str]: ...
     async def claims(self, path: str, *, limit: int=100) -> list[Claim]: ...
     async def close(self) -> None: ...
+    async def consume(self, path: str, handler: HandlerFunction, *, batch_size: int=100, subqueue: str | None=None, session: str | NextSession | None=None, stop: Stop | None=None, stop_when_idle: bool=False, max_wait: GivenDuration=0.0, on_batch: Callable[[ConsumeReport], object] | None=None) -> ConsumeReport: ...
     async def count_republished(self, path: str, which: Which, *, topic: str | None=None) -> RepublishReport: ...
     async def create_queue(self, path: str, options: QueueOptions | None=None, *, actor: str | None=None) -> QueueDescription: ...
     async def create_queues(self, paths: Iterable[str], options: QueueOptions | None=None, *, actor: str | None=None) -> list[QueueDescription]: ...

@@ -106,7 +106,7 @@ class Driver:
         If the call is cancelled, an operation that is not written yet is dropped, and received messages are
         released. Raises StoreError in another event loop.
         """
-        self._refuse_other_loop()
+        self.refuse_other_loop()
         try:
             step = next(steps)
             while True:
@@ -169,7 +169,7 @@ class Driver:
 
     async def call(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Call a function that may block, in a thread. Raises StoreError in another event loop."""
-        self._refuse_other_loop()
+        self.refuse_other_loop()
         run = partial(copy_context().run, function, *arguments, **named)
         return await self._loop.run_in_executor(self._pool, _at_work, run)
 
@@ -185,7 +185,8 @@ class Driver:
             if pool is not None:
                 pool.shutdown(wait=False)
 
-    def _refuse_other_loop(self) -> None:
+    def refuse_other_loop(self) -> None:
+        """Raise StoreError in another event loop."""
         # Before anything is done: the answer would find nobody here.
         if asyncio.get_running_loop() is not self._loop:
             raise StoreError(

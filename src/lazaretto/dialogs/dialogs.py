@@ -30,6 +30,7 @@ from lazaretto.engine.dialogs.verbs import (
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
+from lazaretto.handling.functions import refuse_lazy
 from lazaretto.model import dialog_contracts as contracts
 from lazaretto.model.checks import member, shown, whole
 from lazaretto.model.conversations import (
@@ -228,6 +229,8 @@ class Dialogs:
         if not wanted:
             raise DefinitionError("no service has a handler: name one with create_service(handler=…)")
         found = [(one, procedure or _handler_of(one)) for one in wanted]
+        for _, one in found:
+            refuse_lazy(one, "a procedure", may_await=False)
         monitors = [QueueMonitor(self._store, self._directory, *one) for one in found]
         try:
             yield monitors

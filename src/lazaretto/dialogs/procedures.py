@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from lazaretto.dialogs.activation import READER_WAIT, Procedure, Reader
 from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.dialog_transaction import DialogTransaction
+from lazaretto.handling.functions import refuse_lazy
 from lazaretto.model.conversations import DIALOG_TIMER
 
 _log = logging.getLogger("lazaretto.dialogs")
@@ -24,6 +25,8 @@ def by_type(handlers: Mapping[str, MessageHandler], *, max_wait: float = READER_
     function or not. The procedure returns when nothing has come for `max_wait` seconds.
     """
     known = dict(handlers)
+    for name, function in known.items():
+        refuse_lazy(function, f"the function for {name!r}", may_await=False)
 
     def procedure(reader: Reader) -> None:
         while not reader.stopping:

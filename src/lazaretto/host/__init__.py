@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lazaretto.host.context import HandlerContext, LastError
+    from lazaretto.handling.context import HandlerContext, LastError
     from lazaretto.host.handler_options import HandlerOptions, Isolation
     from lazaretto.host.handler_stats import HandlerReport, PoisonMessage
     from lazaretto.host.handlers import Handler, handler, load_function, load_handlers
@@ -27,17 +27,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Handler": "handlers",
-    "HandlerContext": "context",
-    "HandlerOptions": "handler_options",
-    "HandlerReport": "handler_stats",
-    "Isolation": "handler_options",
-    "LastError": "context",
-    "PoisonMessage": "handler_stats",
-    "ServiceHost": "host",
-    "handler": "handlers",
-    "load_function": "handlers",
-    "load_handlers": "handlers",
+    "Handler": "host.handlers",
+    "HandlerContext": "handling.context",
+    "HandlerOptions": "host.handler_options",
+    "HandlerReport": "host.handler_stats",
+    "Isolation": "host.handler_options",
+    "LastError": "handling.context",
+    "PoisonMessage": "host.handler_stats",
+    "ServiceHost": "host.host",
+    "handler": "host.handlers",
+    "load_function": "host.handlers",
+    "load_handlers": "host.handlers",
 }
 
 
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     # Only when asked for: a sandbox needs the handler's part alone.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    found = getattr(importlib.import_module(f"lazaretto.{_HOMES[name]}"), name)
     # A module of this package is found under its own name, unless something else has it.
     globals()[name] = found
     return found

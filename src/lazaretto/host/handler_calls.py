@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 
 from lazaretto.errors import HandlerError, InvalidMessage
-from lazaretto.host.context import Effects, HandlerContext, encode_effects
+from lazaretto.handling.context import Effects, HandlerContext, encode_effects
+from lazaretto.handling.functions import refuse_unrun
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import FailedResult
 from lazaretto.isolation.coroutines import DeadlineExceeded
@@ -83,16 +84,17 @@ class Caller:
             await middleware[0](
                 message, context, lambda: self._through_async(middleware[1:], message, context)
             )
-        elif self._takes_context:
-            await self._function(message, context)
-        else:
-            await self._function(message)
+            return
+        call: Any = self._function
+        returned = await (call(message, context) if self._takes_context else call(message))
+        refuse_unrun(returned, may_await=False)
 
     def _check(self, message: ReceivedMessage) -> None:
         assert self._validate is not None
         try:
             found = self._validate(message)
-        except InvalidMessage:
+            refuse_unrun(found, may_await=False)
+        except (InvalidMessage, HandlerError):
             raise
         except Exception as error:
             raise InvalidMessage(f"{type(error).__name__}: {error}") from error
@@ -103,16 +105,21 @@ class Caller:
         self, middleware: Sequence[Callable[..., object]], message: ReceivedMessage, context: HandlerContext
     ) -> None:
         if middleware:
-            middleware[0](message, context, lambda: self._through(middleware[1:], message, context))
+            returned = middleware[0](
+                message, context, lambda: self._through(middleware[1:], message, context)
+            )
+            refuse_unrun(returned, may_await=False)
         else:
             self._call(message, context)
 
     def _call(self, message: ReceivedMessage, context: HandlerContext | None) -> None:
-        returned = self._function(message, context) if self._takes_context else self._function(message)
+        call: Any = self._function
+        returned = call(message, context) if self._takes_context else call(message)
         if returned is not None and inspect.isawaitable(returned):
             if self._runner is None:
                 self._runner = asyncio.Runner()
             returned = self._runner.run(self._awaited(returned))
+        refuse_unrun(returned, may_await=False)
         self.returned = returned
 
     async def _awaited(self, returned: Awaitable[Any]) -> Any:

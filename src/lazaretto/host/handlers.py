@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from lazaretto.errors import HandlerError, InvalidOption
+from lazaretto.handling.functions import Bound, form_of, is_async, refuse_lazy, unbound
+from lazaretto.handling.functions import HandlerFunction as HandlerFunction
 from lazaretto.host.handler_options import HandlerOptions
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.options import initialised_with_options_of, takes_options_of
 from lazaretto.tools.loading import attribute, import_module, load
 
-HandlerFunction = Callable[..., Any]
 
-
-class Handler:
+class Handler(Bound):
     """A function bound to a queue. Calling it calls the function.
 
     `path`: the queue, or a dead-letter subqueue. `function`: of a message, or of a message and its
@@ -30,18 +29,33 @@ class Handler:
         self.path = EntityPath.parse(path)
         if self.path.subqueue not in (Subqueue.MAIN, Subqueue.DEAD_LETTER):
             raise InvalidOption(f"expected a queue or its dead-letter subqueue, got {path!r}")
-        self.function: HandlerFunction = function.function if isinstance(function, Handler) else function
+        self.function: HandlerFunction = unbound(function)
         function = self.function
-        self.takes_context = _takes_context(function)
+        self.takes_context, self.is_async = form_of(function)
         self.options = HandlerOptions(**options)
+        self._refuse_what_would_not_run()
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
+
+    def _refuse_what_would_not_run(self) -> None:
+        """Raise HandlerError for functions beside the handler that nobody would await."""
+        options = self.options
+        if callable(options.validator):
+            refuse_lazy(options.validator, "a validator", may_await=False)
+        for hook in options.on_poison:
+            refuse_lazy(hook, "a function of on_poison", may_await=False)
+        # Around an async handler, all middleware may be async too.
+        all_async = self.is_async and all(map(is_async, options.middleware))
+        for one in options.middleware:
+            what = "middleware, unless handler and middleware are all async,"
+            refuse_lazy(one, what, may_await=all_async)
 
     @classmethod
     def with_options(cls, path: str, function: HandlerFunction, options: HandlerOptions) -> Handler:
         """Return a handler with options that are checked already."""
         made = cls(path, function)
         made.options = options
+        made._refuse_what_would_not_run()
         return made
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -53,7 +67,7 @@ class Handler:
     @property
     def at_once(self) -> bool:
         """Whether messages of a batch run concurrently: the handler and all middleware are async."""
-        return all(_is_async(one) for one in (self.function, *self.options.middleware))
+        return all(map(is_async, (self.function, *self.options.middleware)))
 
     def reference(self) -> tuple[str, str] | None:
         """Return the module and name to import the function in another process, or None."""
@@ -71,42 +85,6 @@ class Handler:
 def handler(path: str, **options: Any) -> Callable[[HandlerFunction], Handler]:
     """Make a function the handler of a queue: `@handler("orders", deadline=5)`. See HandlerOptions."""
     return lambda function: Handler(path, function, **options)
-
-
-def _is_async(function: Callable[..., object]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        getattr(function, "__call__", None)  # noqa: B004 - an object whose calls are coroutines
-    )
-
-
-def _takes_context(function: object) -> bool:
-    """Return whether a function takes a context after the message. Raises HandlerError."""
-    if not callable(function):
-        raise HandlerError(f"expected a handler to be a function, got {shown(function)}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise HandlerError(
-            f"expected a handler to be a function, got the generator {shown(function)}: it would not run"
-        )
-    try:
-        signature = inspect.signature(function)
-    except (ValueError, TypeError):
-        return False
-    for arguments in ((None, None), (None,)):
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        required = [
-            p
-            for p in signature.parameters.values()
-            if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        ]
-        # A second parameter with a default is the function's own business, unless it is called context.
-        named = [p.name for p in signature.parameters.values()]
-        return len(arguments) == 2 and (len(required) == 2 or named[1:2] == ["context"])
-    raise HandlerError(
-        f"expected a handler of (message) or (message, context), got {shown(function)}{signature}"
-    )
 
 
 def load_handlers(reference: str) -> list[Handler]:
@@ -127,10 +105,10 @@ def load_handlers(reference: str) -> list[Handler]:
     return handlers
 
 
-def load_function(reference: str) -> HandlerFunction:
+def load_function(reference: str) -> Any:
     """Return the function or Handler named by "module:name". Raises HandlerError."""
-    found: HandlerFunction = load(reference)
-    _takes_context(found.function if isinstance(found, Handler) else found)
+    found = load(reference)
+    form_of(found)
     return found
 
 

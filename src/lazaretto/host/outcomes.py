@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settlement
-from lazaretto.host.context import Effects, decode_effects
+from lazaretto.handling.context import Effects, decode_effects, settlement_of
 from lazaretto.isolation import Status, Verdict
 from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
 from lazaretto.model.fingerprint import outage_of
@@ -45,12 +45,6 @@ _OUTCOMES = {
     Status.TIMEOUT: Outcome.LOCK_EXPIRED,
     Status.CRASH: Outcome.LOST,
 }
-_VERDICTS = {
-    "defer": Outcome.DEFERRED,
-    "dead_letter": Outcome.DEAD_LETTERED,
-    "reject": Outcome.DEAD_LETTERED,
-    "invalid": Outcome.INVALID,
-}
 
 
 def ended_of(verdict: Verdict) -> Ended:
@@ -78,15 +72,7 @@ def ended_with(effects: Effects | None) -> Ended:
     """Return the finished attempt of a handler that returned."""
     if effects is None:
         return COMPLETED
-    if effects.verdict is None:
-        return Ended(COMPLETE, effects)
-    settlement = Settlement(
-        _VERDICTS[effects.verdict],
-        effects.failure,
-        reason=effects.reason,
-        description=effects.description,
-        reject=effects.verdict == "reject",
-    )
+    settlement = settlement_of(effects)
     # Sends of a handler whose message is invalid are discarded, as after any other failure.
     return Ended(settlement, None if effects.verdict == "invalid" else effects)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.engine.workers.leases import Handover
-from lazaretto.host.context import Effects
+from lazaretto.handling.context import Effects
 from lazaretto.host.handler_calls import Caller, SandboxSetup, pack
 from lazaretto.host.handler_options import Isolation
 from lazaretto.host.handlers import Handler

@@ -25,8 +25,9 @@ from lazaretto.errors import (
     StoreUnavailable,
     TransactionError,
 )
+from lazaretto.handling.faults import store_fault
 from lazaretto.host.batches import BatchSize
-from lazaretto.host.faults import may_pass, store_fault
+from lazaretto.host.faults import may_pass
 from lazaretto.host.handler_stats import PoisonMessage, verdict_of
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
 from lazaretto.host.patience import Patience

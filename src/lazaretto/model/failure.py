@@ -14,8 +14,11 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.site import LONGEST_SITE, site_of
 
-#: Where the code stands that calls handlers.
-_CALLERS = tuple(str(Path(__file__).parents[1] / name) for name in ("host", "isolation", "consume.py"))
+#: Where the code stands that calls handlers, and of Python what awaits theirs.
+_CALLERS = (
+    *(str(Path(__file__).parents[1] / name) for name in ("host", "isolation", "consume.py", "aio")),
+    *(str(Path(traceback.__file__).with_name(name)) for name in ("asyncio", "concurrent")),
+)
 
 #: Types of failures that no handler raises: its deadline was over, its process died, its memory was used up.
 HANDLER_TIMEOUT = "HandlerTimeout"

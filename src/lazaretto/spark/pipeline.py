@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,8 @@ from pyspark.sql.types import StructType
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
-from lazaretto.host.handlers import Handler, HandlerFunction
+from lazaretto.handling.functions import HandlerFunction, Returned
+from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.entities import EntityPath
@@ -40,6 +41,8 @@ from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute, is_served, without_password
 from lazaretto.traces import is_traced
 
+#: A handler of messages, or a vectorised one of a RecordBatch of them.
+PipelineFunction = HandlerFunction | Callable[[Any], Returned]
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
 ISOLATIONS = ("process", "inline", "vectorised")
@@ -49,7 +52,7 @@ HANDLER_OPTIONS = ("deadline", "memory", "validator", "middleware", "refork_ever
 
 def process(
     source: SparkSession | DataFrame,
-    handler: HandlerFunction | Handler | Mapping[str, HandlerFunction | Handler],
+    handler: PipelineFunction | Handler | Mapping[str, PipelineFunction | Handler],
     *,
     store: str,
     queue: str | Sequence[str] | None = None,
@@ -177,9 +180,9 @@ def process(
 
 
 def _handlers(
-    handler: HandlerFunction | Handler | Mapping[str, HandlerFunction | Handler],
+    handler: PipelineFunction | Handler | Mapping[str, PipelineFunction | Handler],
     queue: str | Sequence[str] | None,
-) -> dict[str, HandlerFunction | Handler]:
+) -> dict[str, PipelineFunction | Handler]:
     """Return a handler for each queue. Raises InvalidOption."""
     if isinstance(handler, Mapping):
         if queue is not None:
@@ -295,8 +298,15 @@ def refuse_speculation(sink: Sink | None, settings: SparkConf) -> None:
 
 def _refuse_what_vectors_lack(handler: Handler, options: SparkOptions) -> None:
     """Raise InvalidOption for what a function of whole batches cannot keep."""
-    if handler.takes_context or handler.options.validator is not None or handler.options.middleware:
-        raise InvalidOption("a vectorised function takes only a batch: no context, validator or middleware")
+    if (
+        handler.takes_context
+        or handler.is_async
+        or handler.options.validator is not None
+        or handler.options.middleware
+    ):
+        raise InvalidOption(
+            "a vectorised function takes only a batch, and is not async: no context, validator or middleware"
+        )
     with broker_at(options.url()) as broker:
         if broker.queue(options.queue).options.requires_session:
             raise InvalidOption(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.errors import InvalidMessage, TransactionError
-from lazaretto.host.context import Effects, decode_effects, encode_effects
+from lazaretto.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.host.handler_calls import SandboxSetup
 from lazaretto.isolation import FailedResult
 from lazaretto.model.failure import failure_of

@@ -22,7 +22,7 @@ MOST_ROWS = 10_000
 class VectorSetup:
     """Called in a sandbox: returns the function of bytes that runs a function of batches there."""
 
-    def __init__(self, function: Callable[[pa.RecordBatch], Any]) -> None:
+    def __init__(self, function: Callable[..., Any]) -> None:
         try:
             self._pickled = pickle_value(function)
         except Exception as error:

@@ -134,7 +134,7 @@ class Take(Operation[Handover | EntityError | None]):
             outage = state.fingerprint
             if queue.options.breaker is not None:
                 save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))
-        past = {m.key: _past(tx, m) for m in found if m.deliveries > 1}
+        past = {m.key: past_of(tx, m) for m in found if m.deliveries > 1}
         return Handover(lock, found, past, any(m.suspect for m in found), outage)
 
     def _fitting(self, tx: Transaction, queue: QueueRecord, limit: int) -> int:
@@ -156,7 +156,8 @@ class Take(Operation[Handover | EntityError | None]):
         return tx.partitions.next_to_take(queue)[0] if in_main else queue.queue_id
 
 
-def _past(tx: Transaction, message: ReceivedMessage) -> Past:
+def past_of(tx: Transaction, message: ReceivedMessage) -> Past:
+    """Return what is kept of a message's earlier attempts."""
     row, error = tx.row(message.key), tx.history.last_error(main_key(message.key))
     moves = row.moves if row else 0
     return Past(moves) if error is None else Past(moves, error.type, error.message)

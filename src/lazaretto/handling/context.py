@@ -8,11 +8,13 @@ from typing import Any
 import msgspec
 
 from lazaretto.engine.messages.prepare import Sendable, prepare_all
+from lazaretto.engine.messages.settle import COMPLETE, Settlement
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure, failure_of, kept
 from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import NewMessage
 
 
@@ -36,6 +38,27 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Effects)
 encode_effects = _encoder.encode
 decode_effects = _decoder.decode
+
+
+_VERDICTS = {
+    "defer": Outcome.DEFERRED,
+    "dead_letter": Outcome.DEAD_LETTERED,
+    "reject": Outcome.DEAD_LETTERED,
+    "invalid": Outcome.INVALID,
+}
+
+
+def settlement_of(effects: Effects) -> Settlement:
+    """Return how the attempt ends of a handler that has returned."""
+    if effects.verdict is None:
+        return COMPLETE
+    return Settlement(
+        _VERDICTS[effects.verdict],
+        effects.failure,
+        reason=effects.reason,
+        description=effects.description,
+        reject=effects.verdict == "reject",
+    )
 
 
 class LastError(msgspec.Struct, frozen=True):

@@ -461,6 +461,6 @@ class StoreOutdated(StoreError):
 
 
 class StoreTooNew(StoreError):
-    """A newer version of Lazaretto wrote the store."""
+    """A newer version of Lazaretto, or of SQLite, wrote the store."""
 
     code = "store_too_new"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,11 @@ from lazaretto.errors import (
     StoreError,
     StoreFull,
     StoreReadOnly,
+    StoreTooNew,
 )
+
+#: The oldest SQLite that understands the store's queries.
+OLDEST = (3, 35, 0)
 
 _CACHE_KIB = 65_536
 #: What the write-ahead log is cut back to after a burst, in bytes.
@@ -55,8 +60,44 @@ _OWN_FAULTS = {
 }
 
 
+#: How SQLite tells of a schema that it cannot read because it is newer, not because it is damaged.
+_NOT_UNDERSTOOD = re.compile(
+    r"malformed database schema \(.*\) - (near |unknown |unrecognized |no such |unsupported |wrong number)"
+    "|unsupported file format"
+)
+
+
+def refuse_old_sqlite() -> None:
+    """Raise StoreError if this Python's SQLite is too old."""
+    version = sqlite3.sqlite_version_info
+    if version < OLDEST:
+        raise StoreError(
+            f"expected SQLite {OLDEST[0]}.{OLDEST[1]} or newer, got {'.'.join(map(str, version))}, which is "
+            "the one of this Python: use a Python with a newer SQLite, or a store on PostgreSQL"
+        )
+
+
+def refuse_without_json(connection: sqlite3.Connection) -> None:
+    """Raise StoreError if SQLite was built without JSON, which it may lack below 3.38."""
+    try:
+        connection.execute("SELECT value FROM json_each('[]')").fetchall()
+    except sqlite3.OperationalError as error:
+        if "json_each" not in str(error):
+            raise
+        raise StoreError(
+            f"expected a SQLite with JSON functions, got {sqlite3.sqlite_version} that was built without "
+            "(SQLITE_ENABLE_JSON1): use a Python with SQLite 3.38 or newer, or a store on PostgreSQL"
+        ) from error
+
+
 def translated(error: sqlite3.Error, where: str) -> StoreError:
     """Return SQLite's error as one of ours, with the store's name and advice."""
+    if _NOT_UNDERSTOOD.search(str(error)):
+        return StoreTooNew(
+            f"{where}: SQLite {sqlite3.sqlite_version}, which is the one of this Python, does not understand "
+            f"the file, which a newer one has written ({error}). The file was not changed; open it with a "
+            "Python whose SQLite is newer (3.37 or newer for a store of an earlier Lazaretto)"
+        )
     kind, advice = _KINDS.get(_code(error), (StoreError, "unexpected error from SQLite"))
     return kind(f"{where}: {advice} ({error})")
 

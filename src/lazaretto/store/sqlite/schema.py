@@ -10,7 +10,12 @@ from pathlib import Path
 from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.store.sql.copy_store import COPYING, unfinished
 from lazaretto.store.sql.query_files import Migration, load_migrations
-from lazaretto.store.sqlite.connection import connect, translating
+from lazaretto.store.sqlite.connection import (
+    connect,
+    refuse_old_sqlite,
+    refuse_without_json,
+    translating,
+)
 from lazaretto.store.sqlite.store_file import make
 
 #: Delay before a file is checked again that another process is creating as a store, in seconds.
@@ -44,6 +49,7 @@ def prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: float
     an unfinished copy.
     A file that is not a store, is damaged, or is of a newer schema raises and stays as it is.
     """
+    refuse_old_sqlite()
     end = time.monotonic() + busy
     while True:
         try:
@@ -63,6 +69,7 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
             # Read only, so that a file that is not ours is not even touched.
             connection = connect(path, read_only=True, busy=busy)
             try:
+                refuse_without_json(connection)
                 found = version(connection)
                 if found and not copying and _is_copying(connection):
                     raise unfinished(str(path))
@@ -81,6 +88,7 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
     with translating(where):
         connection = connect(path, busy=busy)
         try:
+            refuse_without_json(connection)
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute("BEGIN IMMEDIATE")
             # Another process may have been here since the look above.

@@ -10,5 +10,5 @@ CREATE TABLE lazaretto_rates (
     failed INTEGER NOT NULL,
     dead INTEGER NOT NULL,
     PRIMARY KEY (queue_id, span, start)
-) STRICT, WITHOUT ROWID;
+) WITHOUT ROWID;
 CREATE INDEX lazaretto_rates_by_start ON lazaretto_rates (span, start);

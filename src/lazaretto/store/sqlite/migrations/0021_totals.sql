@@ -5,4 +5,4 @@ SELECT queue_id, 0, 0, sum(sent), sum(received), sum(completed), sum(failed), su
 FROM lazaretto_rates WHERE span = 60 GROUP BY queue_id;
 INSERT INTO lazaretto_rates (queue_id, span, start, sent, received, completed, failed, dead)
 SELECT 0, 0, 0, sum(sent), sum(received), sum(completed), sum(failed), sum(dead)
-FROM lazaretto_rates WHERE span = 0 HAVING count(*) > 0;
+FROM lazaretto_rates WHERE span = 0 GROUP BY span;

@@ -322,7 +322,10 @@ class TestTry:
         assert "It would be tried again, 2 times in all, and then: move." in tried.out
         assert "error        ValueError: no such thing" in tried.out
         assert 'raise ValueError("no such thing")' in tried.out
-        assert tried.out.endswith("it printed:\nbooking no\n")
+        assert tried.out.endswith("  it printed:\n    booking no\n")
+        # What the handler says cannot pass for a line of the command's own.
+        own = [line for line in tried.out.splitlines() if not line.startswith("    ")]
+        assert [line.split()[0] for line in own] == ["message", "outcome", "consequence", "error", "it"]
 
     def test_one_that_would_be_completed_is_left_as_it_is(self, cli: Program) -> None:
         send(cli, b"lamp")

@@ -212,6 +212,14 @@ def test_lines_from_a_file_in_commits_of_a_thousand(cli: Program, tmp_path: Path
         (b'{"body": "x", "properties": {"a": {"uuid": "no"}}}', "property 'a'"),
         (b'{"body": "x", "properties": {"a": 123456789012345678901234567890}}', "propert"),
         (b'{"body": "' + b"x" * 300_000 + b'"}', "max_message_size"),
+        (b'{"body": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deep"),
+        (
+            b'{"body": "x", "properties": {"a": ' + b'{"a": ' * 5000 + b"1" + b"}" * 5001 + b"}",
+            "nested too deep",
+        ),
+        (b'{"body": "x", "time_to_live": 1e400}', "time_to_live"),
+        (b'\xef\xbb\xbf{"body": "not at the beginning"}', "expected an object as JSON"),
+        ('{"body": "x"}'.encode("utf-16"), "expected an object as JSON"),
     ],
 )
 def test_a_bad_line_is_named_and_what_stands_before_it_is_sent(cli: Program, line: bytes, what: str) -> None:
@@ -223,6 +231,12 @@ def test_a_bad_line_is_named_and_what_stands_before_it_is_sent(cli: Program, lin
     assert "line 4: " in result.err
     assert what in result.err
     assert result.err.endswith("(2 messages sent, all up to line 3; nothing after that)\n")
+    assert _bodies(cli) == [b"1", b"2"]
+
+
+def test_a_mark_of_the_order_of_bytes_is_no_part_of_the_first_line(cli: Program) -> None:
+    lines = b'\xef\xbb\xbf{"body": "1"}\r\n{"body": "2"}\r\n'
+    assert cli.ok("send", "orders", "--jsonl", stdin=lines).out == "sent 2 messages to orders: 1 to 2\n"
     assert _bodies(cli) == [b"1", b"2"]
 
 

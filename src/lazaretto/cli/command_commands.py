@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from typing import Annotated, Any
 
@@ -56,11 +57,17 @@ def run(
 
     if name not in COMMANDS:
         raise usage(f"there is no command {output.safe(name)!r}; `lazaretto command list` shows all")
-    given = sys.stdin.buffer.read() if fields == "-" else fields.encode("utf-8", "surrogateescape")
+    given = (
+        sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
+        if fields == "-"
+        else fields.encode("utf-8", "surrogateescape")
+    )
     try:
         command = msgspec.json.decode(given, type=COMMANDS[name])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise usage(f"{name}: {error}") from None
+    except RecursionError:
+        raise usage(f"{name}: the JSON is nested too deep") from None
     with call.broker() as broker:
         answer = call.run(broker, command)
-    output.json_object(answer)
+    call.print_done(answer, lambda: output.json_object(answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -132,9 +133,12 @@ def message_type(
 
 def _schema(file: Path) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        text = file.read_bytes().removeprefix(codecs.BOM_UTF8)
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise usage(f"{file} is not a JSON object: {error}") from None
+    except RecursionError:
+        raise usage(f"{file} is nested too deep") from None
 
 
 @creation.command("contract")

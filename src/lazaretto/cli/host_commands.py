@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
+from lazaretto.cli.dead_letter_text import print_block
 from lazaretto.cli.exits import Exit, usage
 from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import address, duration, number
@@ -197,7 +197,7 @@ class _Lines:
         self._view = view
         self._next = time.monotonic() + _SAY_EVERY
         self._before: dict[object, tuple[object, ...]] = {}
-        output.line("running; Control-C ends it")
+        output.say("running; Control-C ends it")
 
     def look(self) -> None:
         if time.monotonic() >= self._next:
@@ -211,7 +211,7 @@ class _Lines:
                 self._before[row[0]] = facts
                 named = zip(_COLUMNS[1:], row[1:], strict=True)
                 said = ", ".join(f"{name} {value}" for name, value in named if value not in (None, ""))
-                output.line(f"{row[0]}: {said}")
+                output.say(f"{row[0]}: {said}")
 
 
 @contextmanager
@@ -288,11 +288,11 @@ def _say(trial: Any) -> None:
     error = None if trial.error_type is None else f"{trial.error_type}: {trial.error_message or ''}"
     output.fields([("outcome", trial.outcome), ("consequence", trial.consequence), ("error", error)], "  ")
     if trial.stack:
-        output.lines(trial.stack.rstrip())
+        print_block(trial.stack, "    ")
     for sent in trial.sends:
         output.line(f"  would send to {sent.queue}: {output.body_text(sent.body)}")
     for sql, parameters in trial.statements:
         output.line(f"  would execute: {sql} with {parameters!r}")
     if trial.output:
         output.line("  it printed:")
-        sys.stdout.write(output.safe_lines(trial.output))
+        print_block(trial.output, "    ")

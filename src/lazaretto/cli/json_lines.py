@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -64,6 +65,9 @@ class LineSender:
         size = read = 0
         for number, line in enumerate(lines, 1):
             read += len(line)
+            if number == 1:
+                # Windows' programs begin files with it.
+                line = line.removeprefix(codecs.BOM_UTF8)
             if line.strip() in (b"", b"[", b"]"):
                 continue
             try:

@@ -30,6 +30,8 @@ _KNOWN = ("body", "body_base64", *_TEXTS, "time_to_live", "scheduled_enqueue_tim
 #: What the broker says of a message that it has: `peek` prints it, and sending it again leaves it out.
 _OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "lock_token", "locked_until", "error"} - {*_KNOWN}
 
+#: What the decoder raises for text that is no JSON, or of which it cannot see the end.
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
@@ -81,8 +83,8 @@ def message_of(line: bytes, like: Message) -> Message:
     try:
         # A line may be an element of an array, as `--json` prints it.
         given = _line.decode(line.strip().removesuffix(b","))
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"expected an object as JSON, got {shown(line.strip())}: {error}") from None
+    except _NO_JSON as error:
+        raise ValueError(f"expected an object as JSON, got {shown(line.strip())}: {_why(error)}") from None
     for name in given:
         if name not in _KNOWN and name not in _OF_THE_BROKER:
             raise ValueError(f"unknown field {name!r}{suggestion(name, _KNOWN)}")
@@ -110,8 +112,12 @@ def message_of(line: bytes, like: Message) -> Message:
 def _decoded(name: str, raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{name}: {error}") from None
+    except _NO_JSON as error:
+        raise ValueError(f"{name}: {_why(error)}") from None
+
+
+def _why(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
 def _body(raw: msgspec.Raw) -> bytes:

@@ -120,7 +120,10 @@ def _messages_of(given: bytes) -> list[Message]:
         return usual
     rows = [given]
     if given.lstrip()[:1] == b"[":
-        rows = [bytes(row) for row in msgspec.json.decode(given, type=list[msgspec.Raw])]
+        try:
+            rows = [bytes(row) for row in msgspec.json.decode(given, type=list[msgspec.Raw])]
+        except RecursionError:
+            raise InvalidMessage("the JSON is nested too deep") from None
     found = []
     for place, row in enumerate(rows):
         try:

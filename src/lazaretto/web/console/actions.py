@@ -112,7 +112,7 @@ def _value(name: str, how: str, given: str, now: datetime) -> Any:
         case "json":
             try:
                 return msgspec.json.decode(given)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise InvalidOption(f"expected {name} as JSON: {error}") from None
     raise InvalidOption(f"expected {name} as text, list, number, hours or json, got {how!r}")
 

@@ -41,7 +41,7 @@ from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_sessi
 from lazaretto.engine.outcome.message_history import show_message
 from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
-from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound, StoreError
 from lazaretto.listings import ListingDesk
 from lazaretto.model.checks import GivenDuration, flag, moment, seconds, shown, text, whole
 from lazaretto.model.clock import Clock
@@ -61,6 +61,7 @@ from lazaretto.store.contract.records import AuditCriteria
 from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.sql.sql_store import SqlStore
 from lazaretto.tools.closing import Closing
+from lazaretto.tools.surroundings import why_threads_cannot_wait
 from lazaretto.transaction import BrokerTransaction
 
 _log = logging.getLogger("lazaretto")
@@ -95,6 +96,9 @@ def connect(
         flag(name, value)
     if clock is not None and not isinstance(getattr(clock, "ticks", None), bool):
         raise InvalidOption(f"expected clock to be a SystemClock, a ManualClock or None, got {shown(clock)}")
+    why = why_threads_cannot_wait()
+    if why is not None:
+        raise StoreError(why)
     store = open_store(
         url,
         clock=clock,

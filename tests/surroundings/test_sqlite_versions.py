@@ -123,7 +123,7 @@ def test_a_store_with_strict_rates_is_brought_to_what_older_ones_read(tmp_path: 
         shell.execute("INSERT INTO lazaretto_rates SELECT * FROM plain")
         shell.execute("DROP TABLE plain")
         shell.execute("CREATE INDEX lazaretto_rates_by_start ON lazaretto_rates (span, start)")
-        shell.execute("UPDATE lazaretto_meta SET value = '23' WHERE name = 'schema'")
+        shell.execute("UPDATE lazaretto_meta SET value = '24' WHERE name = 'schema'")
         shell.commit()
     lazaretto.connect(path).close()
     with contextlib.closing(sqlite3.connect(path)) as shell:

@@ -14,10 +14,11 @@ from lazaretto.cli.call import JsonOption, StoreOption
 from lazaretto.cli.commands import Commands
 from lazaretto.cli.completion import VARIABLE, print_completions
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
-from lazaretto.cli.output import problem
+from lazaretto.cli.output import discard_output, problem
 from lazaretto.cli.standard_streams import open_missing
 from lazaretto.cli.wording import in_shell_words, on_one_line
 from lazaretto.errors import LazarettoError
+from lazaretto.tools.surroundings import take_child_signals
 
 # The base of everything that is wrong with a command line; typer does not export it by name.
 _UsageError: Any = typer.BadParameter.__mro__[1]
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What the store logs while it recovers by itself is not for the person who typed a command.
     logging.getLogger("lazaretto").addHandler(logging.NullHandler())
     open_missing()
+    take_child_signals()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -82,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        _discard_output()
+        discard_output()
         return Exit.READER_GONE
     except CommandError as error:
         problem(error.code, str(error))
@@ -95,11 +97,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return Exit.USAGE
     except OSError as error:
         problem("io_error", str(error))
+        return Exit.FAILED
+    finally:
         try:
             sys.stdout.flush()
         except OSError:
-            _discard_output()
-        return Exit.FAILED
+            discard_output()
     return code
 
 
@@ -110,8 +113,3 @@ def _run(command: Any, given: list[str], width: dict[str, Any]) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     return Exit.OK
-
-
-def _discard_output() -> None:
-    # The interpreter flushes once more when it ends; that must not complain.
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

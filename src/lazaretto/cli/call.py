@@ -88,6 +88,17 @@ class Call:
         with broker:
             yield broker
 
+    def print_done(self, result: Any, shown: str | Callable[[], None]) -> None:
+        """Print what a change has done. It stays done if that cannot be printed, and the error says so."""
+        try:
+            Call.print(self, result, shown)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandError(
+                "io_error", f"it is done, but standard output does not take the answer: {error.strerror}"
+            ) from error
+
     def print(self, result: Any, shown: str | Callable[[], None]) -> None:
         """Print a result: as JSON, or as a text for people, or by what prints it for them."""
         if self.json:
@@ -104,6 +115,10 @@ class Change(Call):
 
     actor: str | None
     idempotency_key: str | None
+
+    def print(self, result: Any, shown: str | Callable[[], None]) -> None:
+        """Print what a change has done."""
+        self.print_done(result, shown)
 
     def run(self, broker: Broker, command: Command, part: int | None = None) -> Any:
         """Make a change, and return its answer as JSON values.

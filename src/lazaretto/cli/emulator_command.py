@@ -145,6 +145,6 @@ async def _serve(store: str, door: AmqpDoor, json: bool) -> None:
         if json:
             output.json_line({"port": opened.port, "connection_string": line})
         else:
-            output.line(f"serving a namespace at {door.amqp_host}:{opened.port}; the connection string:")
-            output.line(line)
+            output.say(f"serving a namespace at {door.amqp_host}:{opened.port}; the connection string:")
+            output.say(line)
         await ended.wait()

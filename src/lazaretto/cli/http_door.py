@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import getpass
 import importlib.util
 import re
 import secrets
@@ -89,11 +88,11 @@ class HttpDoor:
 
     def access(self) -> Access:
         """Return whom the server takes for whom. Raises InvalidOption."""
-        from lazaretto.engine.log import actor_name
+        from lazaretto.engine.log import actor_name, user_name
         from lazaretto.web import Access, Grant, Identity, Proxies, Role
 
         # At the command line the same person has the longer name.
-        somebody = Identity(getpass.getuser(), (Grant(Role.ADMIN),), makers=(actor_name(),))
+        somebody = Identity(user_name(), (Grant(Role.ADMIN),), makers=(actor_name(),))
         own = [] if self.token is None else [(self.token, somebody)]
         headers = (self.user_header, self.groups_header)
         return Access(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lazaretto.cli.exits import usage
+from lazaretto.tools.surroundings import home_of_user
 
 #: What the certificate is valid for.
 NAMES: Final = ("localhost", "127.0.0.1", "::1")
@@ -29,7 +30,12 @@ class LocalCertificate(NamedTuple):
 def state_folder() -> Path:
     """Return the folder for what one user keeps of this machine."""
     base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "lazaretto"
+    if base:
+        return Path(base) / "lazaretto"
+    home = home_of_user()
+    if home is None:
+        raise usage("this user has no home folder: set HOME, or XDG_STATE_HOME to a folder of this user")
+    return home / ".local" / "state" / "lazaretto"
 
 
 def local_certificate() -> LocalCertificate:

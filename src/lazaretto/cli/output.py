@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,20 +65,33 @@ def line(text: str = "") -> None:
     print(safe(text), flush=True)
 
 
-def lines(text: str) -> None:
-    """Print text of several lines, with everything else escaped that a terminal might obey."""
-    print(safe_lines(text), flush=True)
-
-
 def notice(text: str) -> None:
     """Tell people something that is not the command's result, on standard error."""
-    print(safe(text), file=sys.stderr, flush=True)
+    lines_to_stderr(safe(text))
 
 
 def lines_to_stderr(text: str) -> None:
-    """Print text that is safe already on standard error."""
-    sys.stderr.write(text + "\n")
-    sys.stderr.flush()
+    """Print text that is safe already on standard error, if that takes anything."""
+    # What cannot be told there can be told nowhere.
+    with contextlib.suppress(OSError):
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def say(text: str) -> None:
+    """Print a line for whoever looks at long work, which goes on if the output takes nothing."""
+    try:
+        line(text)
+    except BrokenPipeError:
+        # Whoever looked has gone, and expects this to end.
+        raise
+    except OSError:
+        discard_output()
+
+
+def discard_output() -> None:
+    """Lose what standard output has not taken: the interpreter writes it at the end, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def problem(code: str, text: str) -> None:

@@ -160,11 +160,9 @@ def _read(file: Path | None) -> bytes:
 
 
 def _report(call: Call, queue: str, numbers: list[int]) -> None:
-    if call.json:
-        output.json_object({"queue": queue, "sent": len(numbers), "sequence_numbers": numbers})
-        return
     which = f": {numbers[0]}" if len(numbers) == 1 else f": {numbers[0]} to {numbers[-1]}" if numbers else ""
-    output.line(f"sent {output.plural(len(numbers), 'message')} to {queue}{which}")
+    shown = f"sent {output.plural(len(numbers), 'message')} to {queue}{which}"
+    call.print_done({"queue": queue, "sent": len(numbers), "sequence_numbers": numbers}, shown)
 
 
 def _size(lines: BinaryIO) -> int | None:

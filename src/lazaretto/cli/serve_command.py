@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import getpass
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -151,10 +150,10 @@ async def _serve_http(
 async def _link(broker: AsyncBroker, server: str) -> str:
     from lazaretto.cli.access_commands import login_url
     from lazaretto.commands import CreateLink
-    from lazaretto.engine.log import Actor, actor_name
+    from lazaretto.engine.log import Actor, actor_name, user_name
 
     # At the command line the same person has the longer name.
-    actor = Actor.at(getpass.getuser(), "", [actor_name()], by_server=False)
+    actor = Actor.at(user_name(), "", [actor_name()], by_server=False)
     made = await broker.run(CreateLink(), actor=actor)
     return login_url(server, made["secret"])
 
@@ -204,5 +203,5 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
         if json:
             output.json_line(told)
         for line in () if json else lines:
-            output.line(line)
+            output.say(line)
         await ended.wait()

@@ -90,7 +90,7 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
                     if ended:
                         del left[query]
                         query.awaitTermination()
-                        output.line(f"{query.name or query.id}: {messages:,} message{'s' * (messages != 1)}")
+                        output.say(f"{query.name or query.id}: {messages:,} message{'s' * (messages != 1)}")
         except Exception:
             # A supervisor may tell Java to end as well, which fails then before it answers.
             if not ending.asked:

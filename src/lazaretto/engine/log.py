@@ -23,12 +23,17 @@ from lazaretto.store.contract.transaction_contract import Transaction
 LONGEST_ACTOR = 1024
 
 
+def user_name() -> str:
+    """Return the user of this process: its number, where the system has no name for it, as in containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError, ImportError):
+        return f"uid {os.getuid()}"
+
+
 def actor_name() -> str:
     """Return the default actor for the audit log: the user of this process."""
-    try:
-        return f"{getpass.getuser()}@{socket.gethostname()}"
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}@{socket.gethostname()}"
+    return f"{user_name()}@{socket.gethostname()}"
 
 
 class Actor(str):

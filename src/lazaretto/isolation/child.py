@@ -419,4 +419,6 @@ def _error(index: int, error: BaseException) -> Record:
 def main() -> None:
     """Be the process that the command line asks for."""
     ignore_signals()
+    # Inherited, as from a server that ignores it, each death would look like an end in good order.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     Child(msgspec.json.decode(sys.argv[1], type=Start)).main()

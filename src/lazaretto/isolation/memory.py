@@ -30,6 +30,8 @@ Record = tuple[int, int, bytes]
 _RECORD = struct.Struct("<qBI")
 _pack = _RECORD.pack
 _NAME = "lazaretto-sandbox"
+#: The highest number that a standard stream has.
+_LAST_STREAM = 2
 _ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", None)
 #: The kernel's numbers, which Python does not name everywhere.
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
@@ -39,13 +41,25 @@ class Corrupt(Exception):
     """The other side's data is invalid: an item has overwritten it."""
 
 
+def above_streams(fd: int) -> int:
+    """Return a descriptor, or another one of its file if it has the number of a standard stream.
+
+    In a process without such a stream it may have: a child's own stream would take its place.
+    """
+    if fd > _LAST_STREAM:
+        return fd
+    other = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
+    os.close(fd)
+    return other
+
+
 def create_file() -> int:
     """Return the descriptor of a new file in memory."""
     if hasattr(os, "memfd_create"):
-        return os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        return above_streams(os.memfd_create(_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     fd, path = tempfile.mkstemp(prefix=f"{_NAME}-")
     os.unlink(path)  # noqa: PTH108 - named only for a moment
-    return fd
+    return above_streams(fd)
 
 
 def create_constant(data: bytes) -> int:

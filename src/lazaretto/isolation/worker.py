@@ -18,11 +18,12 @@ import msgspec
 
 from lazaretto.errors import SandboxError, SandboxSetupError
 from lazaretto.isolation import child
-from lazaretto.isolation.memory import Segment, create_file
+from lazaretto.isolation.memory import Segment, above_streams, create_file
 from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import Death, blame
 from lazaretto.model.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
 from lazaretto.tools.signals import ENDING
+from lazaretto.tools.surroundings import children_are_forgotten
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.startswith("linux")
 #: How long a process that is to be killed for its deadline gets to write its stack, in seconds.
@@ -85,7 +86,7 @@ def _pipes(count: int) -> list[int]:
     ends: list[int] = []
     try:
         for _ in range(count):
-            ends += os.pipe()
+            ends += map(above_streams, os.pipe())
     except OSError as error:
         for fd in ends:
             os.close(fd)
@@ -220,7 +221,8 @@ class Worker:
         assert self._process is not None
         code = self._process.poll()
         if code is not None:
-            status = -code if code < 0 else code << 8
+            # Where children are forgotten, nobody knows how this one ended: not well, or it would be here.
+            status = signal.SIGKILL if children_are_forgotten() else -code if code < 0 else code << 8
         elif self._dead_since is not None and time.monotonic() - self._dead_since > _BURIAL:
             status = _status_of_dead(self._runner)
         else:

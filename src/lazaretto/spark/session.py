@@ -18,6 +18,7 @@ from lazaretto.spark.class_archive import java_options
 from lazaretto.spark.datasource import register
 from lazaretto.spark.executors import is_cluster
 from lazaretto.spark.java import find_java
+from lazaretto.tools.surroundings import why_no_interpreter
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 #: What must be set, and why. All of it can be overridden.
@@ -68,6 +69,9 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
     missing = [name for name, value in handed.items() if value is None]
     if missing:
         raise InvalidOption(f"expected the environment variable {missing[0]} to be set, but it is not")
+    why = why_no_interpreter()
+    if why is not None:
+        raise NotAllowed(f"{why}, and Spark's workers need one: run this with an installed Python")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -178,11 +180,20 @@ def _ranges(heading: str, rows: list[dict[str, Any]]) -> Any:
     return alt.layer(zero, half, chart.mark_tick(thickness=3, size=16, color=_MEDIAN).encode(x="median:Q"))
 
 
+def save_page(chart: Any, page: Path) -> None:
+    """Write a chart as HTML that has all it needs within. Texts in it end no script."""
+    made = io.StringIO()
+    chart.save(made, format="html", inline=True)
+    text, told = made.getvalue(), json.dumps(chart.to_dict())
+    assert told in text, "expected the chart as JSON in its page"
+    page.write_text(text.replace(told, told.replace("<", "\\u003c")), "utf-8")
+
+
 def write(chart: Any, folder: Path) -> list[Path]:
     """Write the chart as PNG and as HTML that has all it needs within; return where."""
     picture, page = folder / "flights.png", folder / "flights.html"
     chart.save(str(picture), ppi=144)
-    chart.save(str(page), inline=True)
+    save_page(chart, page)
     return [picture, page]
 
 

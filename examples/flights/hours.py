@@ -10,6 +10,8 @@ import altair as alt
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
+from examples.flights.charts import save_page
+
 #: Okabe and Ito's, which the colour-blind can tell apart; more causes share the last.
 _COLORS = ["#d55e00", "#0072b2", "#009e73", "#f0e442", "#cc79a7", "#56b4e9", "#999999"]
 _OTHERS = "other causes"
@@ -80,5 +82,5 @@ def chart_of(spark: SparkSession, tables: str, folder: Path) -> list[Path]:
     """Draw the tables of a triage as a picture and as a page that needs no network; return the files."""
     chart, files = draw(letters_by_hour(spark, tables)), [folder / "causes.png", folder / "causes.html"]
     chart.save(str(files[0]), ppi=144)
-    chart.save(str(files[1]), inline=True)
+    save_page(chart, files[1])
     return files

@@ -221,9 +221,19 @@ class TestLogins:
 
     def test_the_provider_refuses(self, served: Served, identity: IdentityProvider) -> None:
         browser = browser_of(served)
-        browser.get("/login/oidc")
-        told = browser.get("/login/oidc/done", params={"error": "<b>denied</b>\u202e"})
+        away = httpx.URL(browser.get("/login/oidc").headers["location"])
+        # Only who answers this login may have something shown.
+        for state in (None, "another"):
+            given = {"error": "denied"} | ({} if state is None else {"state": state})
+            other = browser_of(served)
+            other.cookies.update(browser.cookies)
+            told = other.get("/login/oidc/done", params=given)
+            assert told.status_code == 401
+            assert "denied" not in told.text
+        given = {"error": "<b>denied</b>\u202e", "state": away.params["state"]}
+        told = browser.get("/login/oidc/done", params=given)
         assert told.status_code == 401
+        assert "denied" in told.text
         assert "<b>" not in told.text
         assert "\u202e" not in told.text
 

@@ -35,6 +35,7 @@ class AmqpDoor:
     insecure: bool
     plain: bool
     more_ports: list[int] | None
+    names_of_host: list[str] | None = None
     #: Whether it encrypts with a certificate that is made for localhost.
     local: bool = False
 
@@ -64,6 +65,7 @@ class AmqpDoor:
             "--key-file": self.key_file,
             "--amqp-also": self.more_ports,
             "--plain": self.plain,
+            "--host-name": self.names_of_host,
         }
         return next((name for name, value in given.items() if value), "")
 
@@ -186,6 +188,18 @@ AmqpOptions = Annotated[
                     typer.Option("--plain", help="Serve AMQP without TLS too, on the same port."),
                 ],
                 False,
+            ),
+            "names_of_host": (
+                Annotated[
+                    list[str] | None,
+                    option(
+                        "--host-name",
+                        "NAME",
+                        "Name of this host that clients without a key may ask by over HTTP; repeatable.  "
+                        "[default: those without a dot]",
+                    ),
+                ],
+                None,
             ),
             "more_ports": (
                 Annotated[

@@ -70,6 +70,10 @@ def emulator(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Serve other machines too, which need no key.")
     ] = False,
+    host_name: Annotated[
+        list[str] | None,
+        option("--host-name", "NAME", "Name of this host with a dot that is asked by; repeatable."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Serve a namespace of Service Bus, as its emulator does.
@@ -79,7 +83,7 @@ def emulator(
     """
     door = AmqpDoor(
         amqp=port, amqp_host=host, key_file=None, certificate=certificate, private_key=private_key,
-        insecure=insecure, plain=certificate is not None, more_ports=also,
+        insecure=insecure, plain=certificate is not None, more_ports=also, names_of_host=host_name,
     )  # fmt: skip
     door.check()
     wanted = None if config is None else _read(config)
@@ -138,7 +142,7 @@ async def _serve(store: str, door: AmqpDoor, json: bool) -> None:
         await aio.connect(store, create=False) as broker,
         open_door(
             broker, host=door.amqp_host, port=door.amqp, tls=door.tls(), insecure=door.insecure,
-            tls_only=False, more_ports=door.more_ports or (),
+            tls_only=False, more_ports=door.more_ports or (), host_names=door.names_of_host or (),
         ) as opened,
     ):  # fmt: skip
         line = door.connection_string(opened.port)

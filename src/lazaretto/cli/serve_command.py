@@ -192,6 +192,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
             serving_amqp = open_door(
                 broker, host=amqp.amqp_host, port=amqp.amqp, policies=amqp.policies(), tls=amqp.tls(),
                 insecure=amqp.insecure, tls_only=not amqp.plain, more_ports=amqp.more_ports or (),
+                host_names=amqp.names_of_host or (),
             )  # fmt: skip
             port = (await stack.enter_async_context(serving_amqp)).port
             line = amqp.connection_string(port)

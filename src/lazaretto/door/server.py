@@ -59,11 +59,14 @@ class Door:
         limits: DoorLimits | None = None,
         *,
         insecure: bool = False,
+        host_names: Iterable[str] = (),
     ) -> None:
         self.broker = broker
         hold_for_clients(broker)
         #: Whether it serves other machines without keys or TLS.
         self.insecure = insecure
+        #: Names in `Host`, beside those that nobody else has, by which it is asked where it asks for no key.
+        self.host_names = frozenset(host_names)
         self.keys = Keys(broker, policies)
         self.limits = limits or DoorLimits()
         self.refusals = Refusals(self.limits)
@@ -185,6 +188,7 @@ async def open_door(
     limits: DoorLimits | None = None,
     tls_only: bool = True,
     more_ports: Iterable[int] = (),
+    host_names: Iterable[str] = (),
 ) -> AsyncIterator[Door]:
     """Serve clients of Service Bus and of AMQP 1.0 while the context lasts.
 
@@ -192,12 +196,13 @@ async def open_door(
     of `lazaretto[serve]`. `port`: 0 for a free one, which is in `Door.port` then. `policies`: whose keys
     clients sign their tokens with, or log in with; without any, everybody may do everything. `tls`: with
     the server's certificate; None: nothing is encrypted. `tls_only`: with a certificate, who does not
-    encrypt is hung up on. `more_ports`: where the same is served. Raises InvalidOption for an address beyond
-    this machine, unless there are policies and TLS, or `insecure` is said.
+    encrypt is hung up on. `more_ports`: where the same is served. `host_names`: further names of the server
+    that requests over HTTP may give in `Host` if there are no policies. Raises InvalidOption for an address
+    beyond this machine, unless there are policies and TLS, or `insecure` is said.
     """
     policies = list(policies)
     check_address(host, tls if tls_only else None, policies, insecure=insecure)
-    door = Door(broker, policies, limits, insecure=insecure)
+    door = Door(broker, policies, limits, insecure=insecure, host_names=host_names)
     reception = Reception(door, tls, _http(door), tls_only=tls_only)
     last = await broker.last_event()
     door.port = reception.listen(host, [port, *more_ports])

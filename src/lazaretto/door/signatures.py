@@ -12,7 +12,8 @@ import math
 import urllib.parse
 from collections.abc import Iterable, Mapping
 
-from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.errors import InvalidOption, InvalidPath, LazarettoError
+from lazaretto.model.checks import shown
 from lazaretto.model.containment import Reach, grant_covers
 
 
@@ -84,12 +85,17 @@ class Grant:
         )
 
 
-def entity_of(address: str | None) -> str:
-    """Return the path of an entity from an address, which may be a URL."""
+def entity_of(address: object) -> str:
+    """Return the path of an entity from an address, which may be a URL. Raises InvalidPath."""
     if not address:
         return ""
+    if not isinstance(address, str):
+        raise InvalidPath(f"expected an address to be text, got {type(address).__name__}")
     if "://" in address:
-        address = urllib.parse.urlsplit(address).path
+        try:
+            address = urllib.parse.urlsplit(address).path
+        except ValueError:
+            raise InvalidPath(f"expected the URL or path of an entity, got {shown(address)}") from None
     elif ":" in address.partition("/")[0]:
         # A host with its port, as Azure's client for JavaScript signs for where an entity forwards to.
         address = address.partition("/")[2]

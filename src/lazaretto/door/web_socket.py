@@ -149,7 +149,7 @@ def _welcome(door: Door, scope: Scope) -> bool:
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     try:
         if not door.keys.wanted:
-            check_page(headers, any_host=door.insecure)
+            check_page(headers, any_host=door.insecure, host_names=door.host_names)
     except Unauthorized:
         return False
     return True

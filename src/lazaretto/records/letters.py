@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from lazaretto.model.messages import DeadLetter
@@ -12,13 +13,16 @@ LETTER_COLUMNS = (
     "sequence_number", "message_id", "reason", "description", "error_type", "error_message",
     "dead_lettered", "enqueued", "generation", "fingerprint",
 )  # fmt: skip
-#: With what a cell begins that a spreadsheet would take for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+#: With what a cell begins that a spreadsheet could take for a formula: in any width, also behind what is not
+#: seen.
+_FORMULA = re.compile(
+    r"[\t\r\n]|[\s\x00-\x1f\x7f-\xa0\u200b-\u200f\u2060\ufeff]*[=+\-@\u2212＝＋－＠﹦﹢﹣﹫]"
+)
 
 
 def csv_cell(value: Any) -> Any:
     """Return a cell that no spreadsheet takes for a formula."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
 
 
 def letter_cells(letter: DeadLetter) -> list[Any]:

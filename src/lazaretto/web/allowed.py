@@ -10,6 +10,11 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
 
 
+def key_of(name: str, key: str) -> str:
+    """Return the idempotency key of somebody, which is nobody else's, whatever they are called."""
+    return f"{len(name)}:{name}:{key}"
+
+
 def require_for(command: Command, require: Callable[[Permission, str | None], None]) -> None:
     """Call `require` with all that a command needs. Raises what it raises, and InvalidOption."""
     for permission, path in command.needs():

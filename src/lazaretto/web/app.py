@@ -34,6 +34,7 @@ from lazaretto.web.openapi import document
 from lazaretto.web.origin import check_host
 from lazaretto.web.page_options import PageOptions
 from lazaretto.web.problems import problem_of
+from lazaretto.web.redirects import RelativeRedirects
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
 from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
@@ -121,7 +122,7 @@ def web_app(
             HTTPException: _told_of_http,
             Exception: _told_of_fault,
         },
-        middleware=[Middleware(_Secured)],
+        middleware=[Middleware(_Secured), Middleware(RelativeRedirects)],
     )
     app.direct = {
         (method, place.path): place.endpoint

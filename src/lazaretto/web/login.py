@@ -100,9 +100,10 @@ def _provider_places(door: AccessDoor, provider: Provider) -> list[Place]:
             pending = msgspec.json.decode(kept, type=Pending)
         except ValueError:
             raise NotAuthenticated("expected a login that this browser has begun; begin it again") from None
+        pending.check(given.get("state", ""))
         if "error" in given:
             raise NotAuthenticated(f"the identity provider says: {given['error'][:200]}")
-        names = await provider.finish(back(request), pending, given.get("state", ""), given.get("code", ""))
+        names = await provider.finish(back(request), pending, given.get("code", ""))
         response = Response(render("entered.html", request), media_type="text/html")
         if not await door.open_vouched_session(request, names, provider.label, response):
             raise NotAuthenticated(

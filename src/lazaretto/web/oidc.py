@@ -59,6 +59,11 @@ class Pending(msgspec.Struct, frozen=True):
     nonce: str
     verifier: str
 
+    def check(self, state: str) -> None:
+        """Raise NotAuthenticated unless an answer is that to this login."""
+        if not hmac.compare_digest(state.encode("utf-8", "replace"), self.state.encode()):
+            raise NotAuthenticated("expected the answer to a login of this browser, got another")
+
 
 class _Metadata(msgspec.Struct, frozen=True):
     """What a provider says of itself."""
@@ -158,13 +163,11 @@ class Provider:
             )  # fmt: skip
         return address, pending
 
-    async def finish(self, redirect: str, pending: Pending, state: str, code: str) -> list[str]:
-        """Return the name and groups of whoever has logged in there.
+    async def finish(self, redirect: str, pending: Pending, code: str) -> list[str]:
+        """Return the name and groups of whoever has logged in there, once `pending` was checked.
 
         Raises NotAuthenticated, ProviderUnavailable.
         """
-        if not hmac.compare_digest(state.encode("utf-8", "replace"), pending.state.encode()):
-            raise NotAuthenticated("expected the answer to a login of this browser, got another")
         async with self._client(redirect) as client:
             metadata = await self._describe(client)
             try:

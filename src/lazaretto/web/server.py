@@ -12,6 +12,7 @@ from typing import Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
 
 from lazaretto.aio import AsyncBroker
@@ -21,6 +22,7 @@ from lazaretto.model.loopback import is_loopback
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
 from lazaretto.web.page_options import PageOptions, StoreLink
+from lazaretto.web.redirects import RelativeRedirects
 from lazaretto.web.tries import TriedHandlers
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,29}")
@@ -100,7 +102,8 @@ async def open_web(
     listening = _listen(host, port)
     # The first has all paths that are no other's.
     mounts = [Mount(f"{prefix}/{name}" if name else prefix, app) for name, app in reversed(apps.items())]
-    served = Starlette(routes=mounts) if prefix or others else apps[""]
+    outer = [Middleware(RelativeRedirects)]
+    served = Starlette(routes=mounts, middleware=outer) if prefix or others else apps[""]
     config = uvicorn.Config(
         served, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
         ws="none",

@@ -80,7 +80,7 @@ class Administration:
         # What is left of a body would be taken for the next request.
         body = await _body(receive)
         if not self._door.keys.wanted:
-            check_page(headers, any_host=self._door.insecure)
+            check_page(headers, any_host=self._door.insecure, host_names=self._door.host_names)
         resource = resource_of(scope["path"])
         # Clients sign for all of it: a list, or a rule of a subscription.
         actor, grant = await _admit(grants, scope["path"].strip("/"), headers.get("authorization", ""))

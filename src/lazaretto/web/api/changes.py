@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lazaretto.commands import COMMANDS, Command
-from lazaretto.web.allowed import require_for
+from lazaretto.web.allowed import key_of, require_for
 from lazaretto.web.routes import MOST_OF_A_COMMAND, Call, route
 
 Handler = Callable[[Call, Command], Awaitable[Any]]
@@ -16,8 +16,7 @@ def _runs(name: str, kind: type[Command]) -> Handler:
     async def run(call: Call, body: Command) -> Any:
         require_for(body, call.require)
         key = call.request.headers.get("idempotency-key")
-        # Keys of one client are not those of another.
-        mine = None if key is None else f"{call.identity.name}:{key}"
+        mine = None if key is None else key_of(call.identity.name, key)
         return await call.broker.run(body, actor=call.actor, idempotency_key=mine, version=call.seen_version)
 
     run.__name__, run.__doc__ = f"run_{name}", kind.__doc__

@@ -10,7 +10,7 @@ import msgspec
 
 from lazaretto.commands import COMMANDS, Command, PlanRepair
 from lazaretto.errors import InvalidOption
-from lazaretto.web.allowed import require_for
+from lazaretto.web.allowed import key_of, require_for
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.refusals import HttpError
@@ -35,7 +35,7 @@ async def act(visit: Visit) -> Page:
     if command.shown_once:
         key = ""
     answer = await visit.broker.run(
-        command, actor=visit.who.actor, idempotency_key=None if not key else f"{visit.who.name}:{key}",
+        command, actor=visit.who.actor, idempotency_key=None if not key else key_of(visit.who.name, key),
         version=version or None,
     )  # fmt: skip
     back = _back(visit)

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from bench.postgres import ACCOUNTS, postgres_programs
 from bench.servers import free_port, unprivileged_account
@@ -178,6 +179,24 @@ def wait_for(url: str) -> None:
             if time.monotonic() > end:
                 raise
             time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def new_database(url: str, *options: str) -> Iterator[str]:
+    """Give the URL of a database that is dropped in the end; `options`: of CREATE DATABASE."""
+    import psycopg
+    from psycopg import sql
+
+    name = f"test_{secrets.token_hex(8)}"
+    place = sql.Identifier(name)
+    with psycopg.connect(url, autocommit=True) as connection:
+        words = sql.SQL(" ").join(map(sql.SQL, ("TEMPLATE template0", *options)))
+        connection.execute(sql.SQL("CREATE DATABASE {} {}").format(place, words))
+    try:
+        yield urlsplit(url)._replace(path=f"/{name}").geturl()
+    finally:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(place))
 
 
 @contextlib.contextmanager

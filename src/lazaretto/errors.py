@@ -442,6 +442,12 @@ class StoreCorrupt(StoreError):
     code = "store_corrupt"
 
 
+class ServerUnsuitable(StoreError):
+    """The database, or a pooler before its server, cannot do what a store relies on."""
+
+    code = "server_unsuitable"
+
+
 class StoreForeign(StoreError):
     """The database belongs to another application."""
 

@@ -20,7 +20,7 @@ import lazaretto
 from lazaretto import CommitUnknown, Message, StoreUnavailable, TransactionError
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.sender import send_operation, sendable
-from lazaretto.store.postgres import connection, watch
+from lazaretto.store.postgres import server_session, watch
 
 #: What a call may take at most, once the server is silent.
 LONGEST = 30.0
@@ -183,7 +183,7 @@ def test_who_is_cut_off_within_sql_that_does_not_pause_holds_nobody_up(
 ) -> None:
     """As a host is that settles with SQL: nobody else would get the store while its connection lives."""
     monkeypatch.setattr(watch, "_SILENCE", 60.0)
-    monkeypatch.setitem(connection.SILENT_WRITERS, connection.SILENCE, 1000)
+    monkeypatch.setitem(server_session.SILENT_WRITERS, server_session.SILENCE, 1000)
     straight = url.replace(str(proxy.port), str(conninfo_to_dict(postgres.url)["port"]))
     with lazaretto.connect(url, timeout=10) as slow, lazaretto.connect(straight, timeout=10) as quick:
         slow.create_queue("q")
@@ -225,7 +225,7 @@ def test_who_is_cut_off_within_sql_that_does_not_pause_holds_nobody_up(
 
 
 def test_a_transaction_of_the_users_own_may_pause(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(connection.SILENT_WRITERS, connection.SILENCE, 200)
+    monkeypatch.setitem(server_session.SILENT_WRITERS, server_session.SILENCE, 200)
     with lazaretto.connect(url, timeout=10) as broker:
         broker.create_queue("q")
         with broker.transaction() as tx:

@@ -31,8 +31,8 @@ from lazaretto.spark.shard_task import ShardTask, TaskSettings
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.store.addresses import is_served, served_at
 from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord
-from lazaretto.store.postgres.connection import PLANNING
 from lazaretto.store.postgres.dialect import within
+from lazaretto.store.postgres.server_session import script, settings_of_commits
 
 from .acts import act
 from .driver import Driver, seen
@@ -267,8 +267,7 @@ def explained(url: str, sql: str, parameters: tuple[int, ...]) -> list[str]:
             return [line for *_, line in connection.execute(f"EXPLAIN QUERY PLAN {sql}", parameters)]
     address, schema = served_at(url)
     with psycopg.connect(address, autocommit=True) as connection:
-        for setting, value in PLANNING.items():
-            connection.execute(f"SET {setting} = {value}".encode())
+        connection.execute(script(settings_of_commits(schema, connection.info.server_version)).encode())
         for parameter in parameters:
             sql = sql.replace("?", str(parameter), 1)
         return [line for (line,) in connection.execute(f"EXPLAIN {within(schema, sql)}".encode())]

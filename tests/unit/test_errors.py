@@ -63,6 +63,7 @@ CODES = {
     "StoreBusy": "store_busy",
     "StoreCorrupt": "store_corrupt",
     "StoreError": "store_error",
+    "ServerUnsuitable": "server_unsuitable",
     "StoreForeign": "store_foreign",
     "StoreFull": "store_full",
     "StoreGone": "store_gone",

@@ -12,6 +12,7 @@ LASTING = {
     "handler_error",
     "invalid_option",
     "not_allowed",
+    "server_unsuitable",
     "store_corrupt",
     "store_foreign",
     "store_gone",

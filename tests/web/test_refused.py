@@ -232,7 +232,7 @@ def test_every_error_has_a_status() -> None:
     faults = {
         "error", "http_error", "java_not_found", "handler_error", "sandbox_error", "sandbox_setup_error",
         "store_error", "commit_unknown", "store_not_found", "store_corrupt", "store_foreign",
-        "store_incomplete", "store_outdated", "store_too_new", "executor_not_ready",
+        "store_incomplete", "store_outdated", "store_too_new", "server_unsuitable", "executor_not_ready",
     }  # fmt: skip
     codes = {kind.code for kind in below(LazarettoError) if kind.__module__ == "lazaretto.errors"}
     assert codes - set(STATUSES) <= faults

@@ -19,6 +19,8 @@ from lazaretto.model.entities import QueueStatus
 
 #: Free space on the store's disk below which it is called scarce, in bytes.
 _SCARCE = 268_435_456
+#: How many names of roles are shown.
+_FEW = 5
 
 _WAL_RESET_BUG = {
     True: "with the WAL-reset bug: safe here, but let no other program write to the store's file",
@@ -61,7 +63,7 @@ def examine(broker: Broker) -> dict[str, Any]:
             problems.append(f"only {output.shown_bytes(free)} are free on the store's disk")
     elif facts["synchronous_commit"] == "off":
         problems.append("synchronous_commit is off on the server: a power cut may lose acknowledged changes")
-    notices: list[str] = []
+    notices = _neighbours(facts, problems)
     for queue in broker.status(limit=None).queues:
         problems += [trouble.text for trouble in queue.troubles if trouble.severe]
         notices += [trouble.text for trouble in queue.troubles if not trouble.severe]
@@ -88,6 +90,24 @@ def examine(broker: Broker) -> dict[str, Any]:
         "problems": problems,
         "notices": notices,
     }
+
+
+def _neighbours(facts: dict[str, Any], problems: list[str]) -> list[str]:
+    """Return what is to be noted of other users of the server; add what they do to the problems."""
+    problems += [
+        f"role {taker['role']} has taken a lock of the store, so others may wait in vain; end its session: "
+        f"SELECT pg_terminate_backend({taker['pid']})"
+        for taker in facts.get("lock_takers", ())
+    ]
+    names = facts.get("neighbours", ())
+    if not names:
+        return []
+    shown = ", ".join(names[:_FEW]) + (", …" if len(names) > _FEW else "")
+    return [
+        f"{output.plural(len(names), 'other role')} may log in to the store's database and take its locks, "
+        f"so that nobody can write ({shown}); give the store a database of its own, and REVOKE CONNECT ON "
+        "DATABASE … FROM PUBLIC"
+    ]
 
 
 def _file_facts(report: dict[str, Any]) -> list[tuple[str, object]]:

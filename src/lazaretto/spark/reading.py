@@ -112,15 +112,16 @@ def _batches(
 def _select_served(
     url: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int
 ) -> Iterator[pa.RecordBatch]:
-    from lazaretto.store.postgres.connection import PLANNING, PgConnection, translating
+    from lazaretto.store.postgres.connection import PgConnection, translating
     from lazaretto.store.postgres.dialect import within
+    from lazaretto.store.postgres.server_session import settings_of_commits
 
     address, name = served_at(url)
     sql = within(name, sql)
     if importlib.util.find_spec("adbc_driver_postgresql") is None:
         with (
             translating(f"store {name}"),
-            contextlib.closing(PgConnection(address)) as plain,
+            contextlib.closing(PgConnection(address, schema=name)) as plain,
             plain.raw.transaction(),
             # A cursor of the server's, so that what is read need not fit in memory.
             plain.raw.cursor("lazaretto", binary=True) as reader,
@@ -134,7 +135,8 @@ def _select_served(
     numbers = itertools.count(1)
     sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
     with contextlib.closing(dbapi.connect(address)) as connection, connection.cursor() as cursor:
-        for setting, value in PLANNING.items():
+        version = int(connection.adbc_get_info()["vendor_version"])
+        for setting, value in settings_of_commits(name, version).items():
             cursor.execute(f"SET {setting} = {value}")
         cursor.execute(sql, parameters)
         for batch in cursor.fetch_record_batch():

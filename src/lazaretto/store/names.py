@@ -28,11 +28,13 @@ def _from_file(url: str, sql: str) -> list[Any]:
 
 def _from_server(url: str, sql: str) -> list[Any]:
     from psycopg import Connection
-    from psycopg import sql as text
+
+    from lazaretto.store.postgres.dialect import within
+    from lazaretto.store.postgres.server_session import path_of
 
     address, schema = served_at(url)
     wait = f"-c statement_timeout={_PATIENCE * 1000:.0f}"
     # Two seconds is libpq's shortest connection timeout.
     with Connection.connect(address, connect_timeout=2, options=wait, autocommit=True) as connection:
-        connection.execute(text.SQL("SET search_path TO {}").format(text.Identifier(schema)))
-        return connection.execute(sql).fetchall()
+        connection.execute(f"SET search_path = {path_of(schema)}".encode())
+        return connection.execute(within(schema, sql).encode()).fetchall()

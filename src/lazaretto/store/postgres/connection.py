@@ -20,6 +20,16 @@ from lazaretto.errors import (
 )
 from lazaretto.store.postgres.arrays import text
 from lazaretto.store.postgres.pipeline import Pipeline, Sent
+from lazaretto.store.postgres.server_session import (
+    ENCODING,
+    READ_ONLY,
+    SILENT_WRITERS,
+    WRITES,
+    refuse_encoding,
+    script,
+    settings_beside_users,
+    settings_of_sessions,
+)
 from lazaretto.store.postgres.watch import Watch, WatchedConnection, is_at_work
 from lazaretto.store.sql.rows import Cursor
 
@@ -77,26 +87,11 @@ def translating(where: str) -> Iterator[None]:
         raise translated(error, where) from error
 
 
-#: Every query of the store has an index to go by. A table that is empty now and full in a moment misleads
-#: the planner, whose statistics are older.
-PLANNING = {
-    "enable_seqscan": "off",
-    "enable_bitmapscan": "off",
-    "jit": "off",
-    "plan_cache_mode": "force_generic_plan",
-}
-
-
-#: A machine that is gone without a word must not hold the writer's lock for long: 25 seconds.
-_DEAD_CLIENTS = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
-
-
 _STARTED = "(extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint"
 
 
-#: One that is alive and cut off must not, either. Milliseconds.
-SILENCE = "idle_in_transaction_session_timeout"
-SILENT_WRITERS = {SILENCE: 10_000}
+#: Undoes what a user's SQL has set in a session.
+_RESET = "RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; "
 
 
 class _Text(StrDumper):
@@ -109,29 +104,45 @@ class _Text(StrDumper):
 class PgConnection:
     """A connection that knows whether it is in a transaction, and counts its changes."""
 
-    def __init__(self, conninfo: str, lock_timeout: int = 0, *, commits: bool = False) -> None:
-        """`commits`: all its transactions are commits of the broker's own, which are never idle for long."""
+    def __init__(
+        self, conninfo: str, lock_timeout: int = 0, *, schema: str | None = None, commits: bool = False
+    ) -> None:
+        """`schema`: of the store that it is for. `lock_timeout`: in milliseconds.
+
+        `commits`: all its transactions are commits of the broker's own, which are never idle for long.
+        """
         self._conninfo = conninfo
         self._lock_timeout = lock_timeout
-        self._settings = SILENT_WRITERS if commits else {}
+        self.schema = schema
+        self._more = SILENT_WRITERS if commits else {}
         self.total_changes = 0
         self._open()
 
     def _open(self) -> None:
         conninfo = self._conninfo
-        raw = WatchedConnection.connect(conninfo, autocommit=True, application_name="lazaretto")
+        raw = WatchedConnection.connect(
+            conninfo, autocommit=True, application_name="lazaretto", client_encoding=ENCODING
+        )
         # Until the server has said which of its processes it is, it is believed gone when it is silent.
         raw.watch = Watch(lambda: False)
         raw.adapters.register_dumper(str, _Text)
         # psycopg cleans its own up after each ROLLBACK, and would take those of the pipeline with them.
         raw.prepare_threshold = None
-        settings = {**PLANNING, **_DEAD_CLIENTS, "lock_timeout": self._lock_timeout, **self._settings}
         try:
-            said = "".join(f"SET {name} = {value}; " for name, value in settings.items())
-            cursor = raw.execute(f"{said}SELECT pg_backend_pid(), {_STARTED}".encode())
+            refuse_encoding(raw)
+            settings = settings_of_sessions(self.schema, raw.info.server_version, self._lock_timeout)
+            self._settings = script({**settings, **self._more})
+            facts = f"SELECT pg_backend_pid(), {_STARTED}, {READ_ONLY}"
+            # What the user's own path is must be asked first, by what needs no path.
+            cursor = raw.execute(f"SHOW search_path; {self._settings}{facts}".encode())
+            ((path,),) = cursor.fetchall()
             while cursor.nextset():
                 pass
-            ((pid, era),) = cursor.fetchall()
+            ((pid, era, read_only),) = cursor.fetchall()
+            self._writes = WRITES if read_only else ""
+            if read_only:
+                self._settings += WRITES
+                raw.execute(WRITES.encode())
         except BaseException:
             raw.close()
             raise
@@ -144,6 +155,10 @@ class PgConnection:
         self.server = (host, None if host.startswith("/") else raw.info.port)
         #: When the server was started, in microseconds: that of another one, as after a failover, is another.
         self.era: int = era
+        #: The path of a user's own SQL.
+        self.users_path: str = path
+        #: Whether a user's own SQL has run on it, which may have set anything.
+        self.set_by_user = False
         self._pipeline = Pipeline(raw, raw.watch)
         self._whole = False
         self._poll = select.poll()
@@ -243,6 +258,32 @@ class PgConnection:
                 rows = cursor.fetchall()
             if not cursor.nextset():
                 return rows
+
+    # -- a user's own SQL -------------------------------------------------------------------------
+
+    def begin_for_user(self, *, pauses: bool) -> None:
+        """Begin a transaction that is set as the user's role has it, but for what the commit needs.
+
+        `pauses`: the server may hear nothing of it for a while.
+        """
+        beside = settings_beside_users(self._lock_timeout)
+        path = ", ".join(part for part in (self.users_path.strip(), f'"{self.schema}"') if part)
+        self.set_by_user = True
+        # What is committed with the SQL must see what others have committed since it began. The broker's
+        # tables can be read, behind whatever the user's own path says.
+        self.script(
+            f"BEGIN ISOLATION LEVEL READ COMMITTED; {_RESET}{script(beside)}{self._writes}"
+            f"{'' if pauses else script(SILENT_WRITERS, local=True)}"
+            f"SELECT pg_catalog.set_config('search_path', {self._quoted(path)}, true)"
+        )
+
+    def set_again(self) -> None:
+        """Set all as it was when the session was opened, whatever a user's SQL has set."""
+        self.script(_RESET + self._settings)
+        self.set_by_user = False
+
+    def _quoted(self, text: str) -> str:
+        return pq.Escaping(self.raw.pgconn).escape_literal(text.encode()).decode()
 
     def let_go(self) -> None:
         """Make the thread that uses the connection release it soon: only that thread may close it."""

@@ -88,6 +88,7 @@ class Listener:
         self._bell = bell
         self._only_own = False
         self._conninfo = conninfo
+        self._schema = schema
         self._channel = channel(schema)
         self._query = query
         self._connection: PgConnection | None = None
@@ -103,7 +104,7 @@ class Listener:
         `own`: this process's connection; `version`: the last known one; `waiting`: whether a caller waits.
         """
         if self._connection is None or self._connection.broken:
-            self._connection = PgConnection(self._conninfo)
+            self._connection = PgConnection(self._conninfo, schema=self._schema)
             self._asked_at = 0.0
             self._listens = False
         self._listen_if(waiting, self._connection)

@@ -769,6 +769,30 @@ WHERE schemaname = :schema AND n_dead_tup > 20000 + n_live_tup / 10 AND pg_try_a
 -- Differs because the file's own connections ask it directly.
 SELECT name, value FROM lazaretto_meta
 
+-- part: is_neighbour
+-- Whether a role of the server is none of those that own the store, and is not trusted with all of the server.
+-- Differs because only the server has other users.
+NOT r.rolsuper AND NOT pg_has_role(r.oid, n.nspowner, 'MEMBER') AND NOT pg_has_role(r.oid, current_user::text, 'MEMBER')
+
+-- name: select_neighbours
+-- Who else may log in to the store's database.
+-- Differs because only the server has other users.
+SELECT r.rolname::text FROM pg_roles r JOIN pg_namespace n ON n.nspname = :schema
+WHERE r.rolcanlogin AND [is_neighbour] AND has_database_privilege(r.oid, current_database(), 'CONNECT')
+ORDER BY 1
+
+-- name: select_lock_takers
+-- Who else holds or waits for locks with the numbers of the store's, and in which of the server's processes.
+-- Differs because only the server has other users.
+SELECT DISTINCT r.rolname::text, l.pid
+FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid JOIN pg_roles r ON r.oid = a.usesysid
+    JOIN pg_namespace n ON n.nspname = :schema
+WHERE l.locktype = 'advisory' AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND [is_neighbour] AND CASE WHEN l.objsubid = 2 THEN l.classid::bigint >> 8 = :writing::bigint >> 8
+        AND l.objid::bigint = :store::bigint & 4294967295
+    ELSE (l.classid::bigint << 32 | l.objid::bigint) >> 21 BETWEEN :store AND :store + 64 END
+ORDER BY 1, 2
+
 -- name: select_facts
 -- The server's version, the bytes of a schema's tables, and how commits are synced.
 -- Differs because a file is asked by PRAGMA.

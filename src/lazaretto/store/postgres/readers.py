@@ -17,11 +17,13 @@ _MOST_IDLE = 8
 class Readers:
     """Lends connections, opening new ones as needed, and keeps up to eight idle ones. Threads can share it.
 
-    `lock_timeout`: how long a statement waits for a lock, in milliseconds. `closed`: the store is closed.
+    `schema`: the store's. `lock_timeout`: how long a statement waits for a lock, in milliseconds. `closed`:
+    the store is closed.
     """
 
-    def __init__(self, conninfo: str, lock_timeout: int, closed: threading.Event) -> None:
+    def __init__(self, conninfo: str, schema: str, lock_timeout: int, closed: threading.Event) -> None:
         self._conninfo = conninfo
+        self._schema = schema
         self._lock_timeout = lock_timeout
         self._idle: IdleConnections[PgConnection] = IdleConnections(closed)
         self._lent: set[PgConnection] = set()
@@ -29,25 +31,39 @@ class Readers:
     def __len__(self) -> int:
         return len(self._idle)
 
-    def borrow(self) -> PgConnection:
-        """Return a connection with no open transaction. Give it back after use."""
+    def borrow(self, *, for_user: bool = False) -> PgConnection:
+        """Return a connection with no open transaction. Give it back after use.
+
+        `for_user`: a user's own SQL runs on it, so what an earlier one has set is left for its beginning.
+        """
         found = self._idle.take()
         while found is not None and found.broken:
             found = self._idle.take()
         if found is None:
-            found = PgConnection(self._conninfo, self._lock_timeout)
+            found = PgConnection(self._conninfo, self._lock_timeout, schema=self._schema)
         self._lent.add(found)
+        if found.set_by_user and not for_user:
+            try:
+                found.set_again()
+            except BaseException:
+                self._discard(found)
+                raise
         return found
 
-    def borrow_with(self, begin: Callable[[PgConnection], T]) -> tuple[PgConnection, T]:
+    def borrow_with(
+        self, begin: Callable[[PgConnection], T], *, for_user: bool = False
+    ) -> tuple[PgConnection, T]:
         """Return a connection on which `begin` has begun a transaction, and what `begin` returned."""
-        connection = self.borrow()
+        connection = self.borrow(for_user=for_user)
         try:
             return connection, begin(connection)
         except BaseException:
-            self._lent.discard(connection)
-            connection.close()
+            self._discard(connection)
             raise
+
+    def _discard(self, connection: PgConnection) -> None:
+        self._lent.discard(connection)
+        connection.close()
 
     def give_back(self, connection: PgConnection) -> None:
         """Keep a connection for the next query. One that is broken, busy or not needed is closed."""

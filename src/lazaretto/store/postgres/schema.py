@@ -15,6 +15,7 @@ from lazaretto.model.checks import shown
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection, translating
 from lazaretto.store.postgres.dialect import dialect
+from lazaretto.store.postgres.poolers import refuse_transaction_pooling
 from lazaretto.store.sql.copy_store import COPYING, unfinished
 from lazaretto.store.sql.query_files import Migration, load_migrations
 
@@ -25,6 +26,14 @@ _STATEMENT = re.compile(r"\s*\S(?:\$\$.*?\$\$|.)*?;[ ]*(?=\n|\Z)", re.DOTALL)
 RANGE_LOCKS = 4
 #: The schema from which on every worker knows of claims that lock ranges.
 CLAIMED_RANGES = 17
+#: What stands in a schema; functions and operators, too: the store's statements would call them.
+_CONTENTS = """
+    SELECT named.name::text FROM pg_namespace n JOIN (
+        SELECT relnamespace, relname FROM pg_class
+        UNION ALL SELECT pronamespace, proname FROM pg_proc
+        UNION ALL SELECT oprnamespace, oprname FROM pg_operator
+    ) AS named (schema, name) ON named.schema = n.oid WHERE n.nspname = $1
+"""
 #: The lock under which a store is made or migrated, by one process at a time.
 _MIGRATING = 0x4C5A0001
 
@@ -119,7 +128,9 @@ def migrate(
             due = [step for step in steps if step.number > found.version]
         else:
             due = steps_to_open(found, steps, where)
-        connection.script(f'CREATE SCHEMA IF NOT EXISTS "{schema}"; SET LOCAL search_path TO "{schema}"')
+        connection.script(
+            f'CREATE SCHEMA IF NOT EXISTS "{schema}"; SET LOCAL search_path TO "{schema}", pg_temp'
+        )
         for step in due:
             for statement in statements(step.sql):
                 connection.script(statement)
@@ -151,8 +162,9 @@ def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
     check_name(schema)
     where = shown_place(address, schema)
     with translating(where):
-        connection = PgConnection(address)
+        connection = PgConnection(address, schema=schema)
         try:
+            refuse_transaction_pooling(address, connection)
             if look(connection, schema, where) is None:
                 raise StoreNotFound(f"{where}: no store exists here; connect() creates one")
             done = migrate(connection, schema, where, now=SystemClock().now(), after=after)
@@ -169,8 +181,7 @@ def shown_place(address: str, schema: str) -> str:
 
 def look(connection: PgConnection, schema: str, where: str) -> Found | None:
     """Return the state of a schema, or None if it contains no store. Raises StoreForeign."""
-    tables = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = $1", (schema,)).fetchall()
-    names = {name for (name,) in tables}
+    names = {name for (name,) in connection.execute(_CONTENTS, (schema,)).fetchall()}
     if "lazaretto_meta" in names:
         meta = dict(connection.execute(dialect(schema).text("select_meta")).fetchall())
         version = int(meta["schema"])

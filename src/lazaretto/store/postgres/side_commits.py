@@ -21,7 +21,7 @@ from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.upkeep import Upkeep
 from lazaretto.store.postgres.user_commits import UserCommits, save_causes
-from lazaretto.store.postgres.user_sql import PgExclusive, begin
+from lazaretto.store.postgres.user_sql import PgExclusive
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
@@ -127,7 +127,9 @@ class SideCommits(SqlStore):
             self._refuse_closed()
             with translating(self._where):
                 connection, _ = self._patience.begin(
-                    lambda: self._readers.borrow_with(lambda c: begin(c, self.schema, pauses=pauses))
+                    lambda: self._readers.borrow_with(
+                        lambda c: c.begin_for_user(pauses=pauses), for_user=True
+                    )
                 )
             commits = self._user_commits(connection)
         except BaseException:
@@ -179,6 +181,9 @@ class SideCommits(SqlStore):
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()
+                if done is None and not connection.broken:
+                    # What was set in it is gone, and what one before it has set is there again.
+                    connection.set_again()
             self._readers.give_back(connection)
         finally:
             self._group.let_go(holder)

@@ -23,6 +23,7 @@ from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
+from lazaretto.store.postgres.poolers import refuse_transaction_pooling
 from lazaretto.store.postgres.queue_locks import SLOT, lock_of
 from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.restraint import Restraint
@@ -84,8 +85,9 @@ class PostgresStore(SideCommits):
         where = shown_place(conninfo, schema)
         self._server_clock = ServerClock() if clock is None else None
         with translating(where):
-            connection = PgConnection(conninfo, self._lock_timeout, commits=True)
+            connection = PgConnection(conninfo, self._lock_timeout, schema=schema, commits=True)
             try:
+                refuse_transaction_pooling(conninfo, connection)
                 now = (clock or SystemClock()).now()
                 found = prepare(connection, schema, where, create=create, copying=copying, now=now)
             except BaseException:
@@ -115,7 +117,7 @@ class PostgresStore(SideCommits):
         self._others = self._changes = 0
         #: What a commit is begun with without waiting, if this process seems to be alone.
         self._opening: Cursor | None = None
-        self._readers = Readers(conninfo, self._lock_timeout, self._closed)
+        self._readers = Readers(conninfo, schema, self._lock_timeout, self._closed)
         self._upkeep = Upkeep(self.dialect, schema, self._number, where, self._readers)
         self._patience = Patience(busy, where, self._upkeep)
         # What it cannot do is done by the writer, which waits.
@@ -425,7 +427,7 @@ class PostgresStore(SideCommits):
     @contextmanager
     def tables(self) -> Iterator[Tables]:
         with translating(self._where):
-            connection = PgConnection(self._conninfo, self._lock_timeout)
+            connection = PgConnection(self._conninfo, self._lock_timeout, schema=self.schema)
             try:
                 self._commits.begin(connection, durable=True)
                 # Copies know no ranges.

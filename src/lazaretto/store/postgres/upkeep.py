@@ -122,6 +122,10 @@ class Upkeep:
                 meta = dict(connection.execute(self._dialect.text("select_meta")).fetchall())
                 found = connection.execute(self._dialect.text("select_facts"), (self._schema,)).fetchone()
                 server, size, commit = found
+                neighbours = connection.execute(self._dialect.text("select_neighbours"), (self._schema,))
+                takers = connection.execute(
+                    self._dialect.text("select_lock_takers"), (self._schema, WRITING, self._number)
+                )
             finally:
                 self._readers.give_back(connection)
         return {
@@ -133,4 +137,6 @@ class Upkeep:
             "postgresql": server,
             "synchronous_commit": commit,
             "bytes": size,
+            "neighbours": [name for (name,) in neighbours.fetchall()],
+            "lock_takers": [{"role": role, "pid": pid} for role, pid in takers.fetchall()],
         }

@@ -14,7 +14,8 @@ import psycopg
 
 from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.postgres.commits import Commits
-from lazaretto.store.postgres.connection import PLANNING, SILENT_WRITERS, PgConnection
+from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.server_session import SILENT_WRITERS, script, settings_of_commits
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import RangesFirst
 from lazaretto.store.runtime.group_commit import Ticket
@@ -26,14 +27,18 @@ T = TypeVar("T")
 #: How often a commit is planned before it takes the store's lock.
 _ATTEMPTS = 4
 _GO_BACK = "ROLLBACK TO operations"
-#: Constraints that PostgreSQL would look at in the COMMIT are looked at before any lock of the broker's is
-#: taken: they may wait for the rows of other transactions. From here on, all is as in any commit of the
-#: broker's: how the server plans it, and that it ends one that is cut off.
-_OPENING = (
-    "SET CONSTRAINTS ALL IMMEDIATE; "
-    + "".join(f"SET LOCAL {name} = {value}; " for name, value in (PLANNING | SILENT_WRITERS).items())
-    + "SAVEPOINT operations"
-)
+
+
+def _opening(connection: PgConnection) -> str:
+    """Return the statements that stand between a user's SQL and the store's.
+
+    Constraints that PostgreSQL would look at in the COMMIT are looked at before any lock of the broker's is
+    taken: they may wait for the rows of other transactions. From here on, all is as in any commit of the
+    broker's, whatever the SQL has set.
+    """
+    settings = settings_of_commits(connection.schema, connection.raw.info.server_version)
+    own = script({"role": "DEFAULT", **settings, **SILENT_WRITERS}, local=True)
+    return f"SET CONSTRAINTS ALL IMMEDIATE; {own}SAVEPOINT operations"
 
 
 def save_causes(tx: SqlTransaction) -> None:
@@ -68,7 +73,7 @@ class UserCommits:
 
     def run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
         """Run an operation and commit; return its answer, and what follows the commit."""
-        self._connection.script(_OPENING)
+        self._connection.script(_opening(self._connection))
         for _ in range(_ATTEMPTS):
             ticket = Ticket(operation)
             done, again = self._commit_whole(ticket)

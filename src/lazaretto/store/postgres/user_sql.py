@@ -10,7 +10,7 @@ import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
-from lazaretto.store.postgres.connection import PLANNING, SILENT_WRITERS, PgConnection
+from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.user_commits import UserCommits
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Cursor
@@ -21,6 +21,8 @@ T = TypeVar("T")
 #: A statement's first word, behind comments and parentheses.
 _VERB = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()*([a-z]+)", re.DOTALL | re.IGNORECASE)
 _ENDS = {"abort", "begin", "commit", "end", "prepare", "rollback", "start"}
+#: What takes the store's own prepared statements from its session.
+_DISCARDS = {"deallocate", "discard"}
 _SAVEPOINTS = {"release", "savepoint"}
 _READS = {"explain", "select", "show", "table", "values"}
 _OWN = re.compile(r"\blazaretto_[a-z_]+", re.IGNORECASE)
@@ -38,6 +40,8 @@ def refusal(sql: str) -> str | None:
     verb = found[1].lower() if found else ""
     if verb in _ENDS:
         return "begin or end a transaction"
+    if verb in _DISCARDS:
+        return "discard what the session keeps"
     if verb in _SAVEPOINTS:
         return "use savepoints in SQL; call savepoint()"
     own = _OWN.search(sql)
@@ -53,19 +57,6 @@ def _locks_own(sql: str) -> bool:
     """Return whether a statement that reads tables of the broker's would lock rows of theirs."""
     named = {name.lower() for names in _NAMED.findall(sql) for name in names}
     return any(not of or named.intersection(re.findall(r"\w+", of.lower())) for of in _LOCKS.findall(sql))
-
-
-def begin(connection: PgConnection, schema: str, *, pauses: bool) -> None:
-    """Begin a transaction for the user's own SQL. `pauses`: the server may hear nothing of it for a while."""
-    # A user's own queries are planned as the server is set.
-    settings = {**dict.fromkeys(PLANNING, "DEFAULT"), **({} if pauses else SILENT_WRITERS)}
-    # What is committed with the SQL must see what others have committed since it began. The broker's tables
-    # can be read, behind whatever the user's own path says.
-    connection.script(
-        "BEGIN ISOLATION LEVEL READ COMMITTED; "
-        + "".join(f"SET LOCAL {name} TO {value}; " for name, value in settings.items())
-        + f"SELECT set_config('search_path', current_setting('search_path') || ', \"{schema}\"', true)"
-    )
 
 
 class _OneStatement(psycopg.Cursor[Any]):

@@ -20,7 +20,8 @@ _LONGEST_SILENCE = 60.0
 #: Timeout of that question, in seconds.
 _QUESTION = 5.0
 _AT_WORK = (
-    "SELECT 1 FROM pg_stat_activity WHERE pid = %s AND coalesce(state, 'active') NOT LIKE 'idle%%' "
+    "SELECT 1 FROM pg_catalog.pg_stat_activity "
+    "WHERE pid = %s AND coalesce(state, 'active') NOT LIKE 'idle%%' "
     "AND wait_event_type IS DISTINCT FROM 'Client'"
 )
 
@@ -104,6 +105,8 @@ def is_at_work(conninfo: str, pid: int) -> bool:
             conninfo, autocommit=True, application_name="lazaretto", connect_timeout=int(_QUESTION)
         ) as other:
             other.watch = Watch(lambda: False)
+            # Nobody else's operators are on its path.
+            other.execute("SET search_path = pg_catalog, pg_temp")
             return other.execute(_AT_WORK, (pid,)).fetchone() is not None
     except psycopg.Error as error:
         # Who is let in no more, as where all connections are taken, has been answered all the same.

@@ -408,6 +408,9 @@ class Receiver(MessageVerbs, Closing):
 
     def _release(self) -> None:
         """Release the session that is locked, or that may be."""
+        if self._store.forked:
+            # It is its parent's.
+            return
         if self._maybe_locked is not None:
             self._store.run(ReleaseSession(self._path, self._maybe_locked))
             self._maybe_locked = None

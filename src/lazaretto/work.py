@@ -182,7 +182,8 @@ class UnitOfWork:
             self._settled[entry.message.key] = entry
 
     def refuse_ended(self) -> None:
-        """Raise TransactionError if this unit of work was committed or rolled back."""
+        """Raise TransactionError if this unit of work was committed or rolled back, StoreError in a fork."""
+        self._store.refuse_fork()
         if self._ended:
             raise TransactionError("this transaction has ended; begin a new one")
 
@@ -196,6 +197,9 @@ class UnitOfWork:
             return
         if error is None:
             self.commit()
+        elif self._store.forked:
+            # The transaction is its parent's, who goes on with it.
+            self._ended = True
         else:
             self.rollback(error)
 

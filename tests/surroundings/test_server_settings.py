@@ -11,6 +11,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -166,10 +167,10 @@ def pooled(url: str, mode: str) -> Iterator[str]:
     file.write_text("\n".join(lines) + "\n")
     file.chmod(0o644)
     command = [program, "-q", str(file)]
-    who = {}
+    who: dict[str, Any] = {}
     if os.geteuid() == 0:
         who = {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": []}
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, **who)
+    process: subprocess.Popen[bytes] = subprocess.Popen(command, stderr=subprocess.DEVNULL, **who)
     try:
         address = f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
         wait_for(address)

@@ -159,4 +159,7 @@ class AsyncBroker(Mirror):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await asyncio.shield(self.close())
+        if self._driver.forked:
+            self._inner.close()
+        else:
+            await asyncio.shield(self.close())

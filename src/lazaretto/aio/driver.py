@@ -175,6 +175,9 @@ class Driver:
 
     async def close(self, close: Callable[[], None]) -> None:
         """Wait until messages are released, close the store, and end the threads. Works in any event loop."""
+        if self.forked:
+            close()
+            return
         loop = asyncio.get_running_loop()
         if self._giving_back and loop is self._loop:
             await asyncio.wait(self._giving_back, timeout=10.0)
@@ -185,8 +188,18 @@ class Driver:
             if pool is not None:
                 pool.shutdown(wait=False)
 
+    @property
+    def forked(self) -> bool:
+        """Whether this is a forked child, which has neither the event loop nor the threads."""
+        return self._store.forked
+
+    def refuse_fork(self) -> None:
+        """Raise StoreError in such a child."""
+        self._store.refuse_fork()
+
     def refuse_other_loop(self) -> None:
-        """Raise StoreError in another event loop."""
+        """Raise StoreError in another event loop, or in a forked child."""
+        self.refuse_fork()
         # Before anything is done: the answer would find nobody here.
         if asyncio.get_running_loop() is not self._loop:
             raise StoreError(

@@ -62,6 +62,15 @@ class Store(Protocol):
         """The parameter style of its SQL, as in DB-API."""
         ...
 
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a forked child of the one that has opened it, and can use nothing of it."""
+        ...
+
+    def refuse_fork(self) -> None:
+        """Raise StoreError in such a child."""
+        ...
+
     def run(self, operation: Operation[T]) -> T:
         """Run an operation in one commit with those of other threads; return once it is committed."""
         ...

@@ -68,7 +68,7 @@ class SideCommits(SqlStore):
 
     def _run_confined(self, operation: Operation[T], path_key: str) -> tuple[T, ConfinedContext] | None:
         """Run an operation beside other commits; return None if that cannot be, and nothing was done."""
-        self._refuse_fork()
+        self.refuse_fork()
         durable = self._always_durable or operation.durable
         holder = self._group.hold()
         try:
@@ -121,7 +121,7 @@ class SideCommits(SqlStore):
     # -- the user's own SQL ---------------------------------------------------------------------
 
     def exclusive(self, *, pauses: bool = True) -> PgExclusive:
-        self._refuse_fork()
+        self.refuse_fork()
         holder = self._group.hold()
         try:
             self._refuse_closed()
@@ -140,7 +140,7 @@ class SideCommits(SqlStore):
         def ended(connection: PgConnection, done: CommitContext | None) -> None:
             self._end_user_sql(connection, done, holder)
 
-        return PgExclusive(connection, commits, self._translated, ended)
+        return PgExclusive(connection, self.opener, commits, self._translated, ended)
 
     def _user_commits(self, connection: PgConnection) -> UserCommits:
         """Return what commits on a connection that other threads do not use."""

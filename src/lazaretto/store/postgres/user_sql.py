@@ -12,6 +12,7 @@ from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.user_commits import UserCommits
+from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.user_sql import SqlExclusive
@@ -82,11 +83,12 @@ class PgExclusive(SqlExclusive):
     def __init__(
         self,
         connection: PgConnection,
+        opener: Opener,
         commits: UserCommits,
         translate: Callable[[psycopg.Error], LazarettoError],
         ended: Callable[[PgConnection, CommitContext | None], None],
     ) -> None:
-        super().__init__(connection)
+        super().__init__(connection, opener)
         self._connection = connection
         self._commits = commits
         self._translate = translate

@@ -1,4 +1,4 @@
-"""Keeps the process from being forked in the midst of what a broker's own threads do.
+"""Forks: when they may happen, and what a child may do with the broker of its parent, which is nothing.
 
 A fork copies the locks of a library, such as those within SQLite, as they are, but not the threads that would
 release them: a child of a fork at a bad moment waits for ever. A program knows when its own threads are at
@@ -14,6 +14,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
+
+from lazaretto.errors import StoreError
 
 #: The longest that a fork waits for threads, and a thread for a fork, in seconds: each may wait for what the
 #: other one holds.
@@ -82,6 +84,23 @@ def _start_anew() -> None:
 # Hooks that run in the parent run in the order in which they are registered.
 os.register_at_fork(before=_await_rest, after_in_parent=lambda: _forks.go_on(), after_in_child=_start_anew)
 os.register_at_fork(after_in_parent=_then)
+
+
+class Opener:
+    """The process that has opened a store. Its forked children inherit that, and can use nothing of it."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the one that has opened it."""
+        return self._pid != os.getpid()
+
+    def refuse_fork(self) -> None:
+        """Raise StoreError in a child: what it did would be done in the midst of what its parent does."""
+        if self.forked:
+            raise StoreError("this broker was opened before a fork; open a new one in each process")
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.contract.store_contract import Exclusive
 from lazaretto.store.contract.transaction_contract import ELSEWHERE, Again, Operation, Transaction
+from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
@@ -107,10 +108,10 @@ class SqlStore(ABC):
         self.clock = clock
         self._where = where
         self._connection = connection
-        self._pid = os.getpid()
+        self.opener = Opener()
         self._always_durable = durable_attempts
         # The random part tells it from a former process of the same number, as in a container.
-        worker = f"{socket.gethostname()}:{self._pid}:{uuid.uuid4().hex[:8]}"
+        worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.worker, self.identity = worker, Identity(worker, worker)
         self._new_message_id = _message_ids()
         self._memory = Memory()
@@ -173,7 +174,7 @@ class SqlStore(ABC):
     # -- writing --------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:
-        self._refuse_fork()
+        self.refuse_fork()
         try:
             answer: T | Again = self._group.run(operation)
             while isinstance(answer, Again):
@@ -186,7 +187,7 @@ class SqlStore(ABC):
 
     def submit(self, ticket: Ticket) -> None:
         """Do an operation in one commit with those of others; return at once. The ticket is told."""
-        self._refuse_fork()
+        self.refuse_fork()
         self._group.submit(ticket, self._write_notices)
 
     def again(self, operation: Operation[T], answer: Again) -> Operation[T]:
@@ -199,12 +200,15 @@ class SqlStore(ABC):
         if self._notices.new:
             self._notices.write()
 
-    def _refuse_fork(self) -> None:
-        if self._pid != os.getpid():
-            raise StoreError("this broker was opened before a fork; open a new one in each process")
+    @property
+    def forked(self) -> bool:
+        return self.opener.forked
+
+    def refuse_fork(self) -> None:
+        self.opener.refuse_fork()
 
     def _refuse_closed(self) -> None:
-        self._refuse_fork()
+        self.refuse_fork()
         if self._closed.is_set():
             raise BrokerClosed("the broker is closed")
 
@@ -467,11 +471,12 @@ class SqlStore(ABC):
         if self._closed.is_set():
             return
         self._closed.set()
+        if self.forked:
+            # Threads of the parent may have held any lock.
+            return
         self.stop_waiting()
         self._group.close()
         self.notifier.close()
-        if self._pid != os.getpid():
-            return
         # What these commit is counted here.
         self._group.wait_for_holders()
         self._group.acquire()

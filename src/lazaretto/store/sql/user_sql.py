@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.runtime.measures import measuring_commit
 from lazaretto.store.sql.commit_context import CommitContext
 
@@ -29,13 +30,15 @@ class UserConnection(Protocol):
 class SqlSavepoint:
     """A point within the user's SQL to return to."""
 
-    def __init__(self, connection: UserConnection, name: str) -> None:
+    def __init__(self, connection: UserConnection, opener: Opener, name: str) -> None:
         self._connection = connection
+        self._opener = opener
         self._name = name
         connection.execute(f"SAVEPOINT {name}")
 
     def rollback(self) -> None:
         """Undo all changes since the savepoint."""
+        self._opener.refuse_fork()
         self._connection.execute(f"ROLLBACK TO {self._name}")
 
 
@@ -47,8 +50,9 @@ class SqlExclusive(ABC):
     #: What may have rolled the transaction back, for the error that says so.
     culprit: ClassVar[str]
 
-    def __init__(self, connection: UserConnection) -> None:
+    def __init__(self, connection: UserConnection, opener: Opener) -> None:
         self._user_connection = connection
+        self._opener = opener
         self._savepoints = 0
 
     @abstractmethod
@@ -64,6 +68,7 @@ class SqlExclusive(ABC):
         """Return a database's error as one of ours."""
 
     def _refuse_ended(self) -> None:
+        self._opener.refuse_fork()
         # Whatever ran now would be a transaction of its own.
         if not self._user_connection.in_transaction:
             raise TransactionError(
@@ -74,7 +79,7 @@ class SqlExclusive(ABC):
         """Create a savepoint. Raises TransactionError if the database has rolled the transaction back."""
         self._refuse_ended()
         self._savepoints += 1
-        return SqlSavepoint(self._user_connection, f"user_{self._savepoints}")
+        return SqlSavepoint(self._user_connection, self._opener, f"user_{self._savepoints}")
 
     def commit(self, operation: Operation[T]) -> T:
         """Run the operation, commit everything, and let others write."""
@@ -92,4 +97,6 @@ class SqlExclusive(ABC):
 
     def rollback(self) -> None:
         """Undo everything, and let others write."""
-        self._end(None)
+        if not self._opener.forked:
+            # Else it is the parent's, who goes on with it.
+            self._end(None)

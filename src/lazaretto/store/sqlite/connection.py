@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,6 +123,23 @@ def translating(where: str) -> Iterator[None]:
         raise translated(error, where) from error
 
 
+class _Connection(sqlite3.Connection):
+    """One that is known to the forked children of its process."""
+
+
+_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
+
+
+def _keep_open() -> None:
+    # Closing it, as its last reference does, would undo in the log's shared memory what the parent is about
+    # to commit.
+    for connection in tuple(_open):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+
+
+os.register_at_fork(after_in_child=_keep_open)
+
+
 def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Connection:
     """Return a connection with every setting that a file's safety and speed depend on.
 
@@ -134,7 +154,9 @@ def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Conn
         isolation_level=None,
         check_same_thread=False,
         cached_statements=1024,
+        factory=_Connection,
     )
+    _open.add(connection)
     try:
         # What is removed need not be overwritten: pages that become free are then not written at all.
         connection.execute("PRAGMA secure_delete = OFF")

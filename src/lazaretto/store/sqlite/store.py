@@ -258,7 +258,7 @@ class SqliteStore(SqlStore):
     # -- the user's own SQL ---------------------------------------------------------------------
 
     def exclusive(self, *, pauses: bool = True) -> SqliteExclusive:
-        self._refuse_fork()
+        self.refuse_fork()
         self._group.acquire()
         try:
             self._refuse_closed()
@@ -288,7 +288,8 @@ class SqliteStore(SqlStore):
                 self._begin_alone(connection)
             tx = self._transaction(connection, memory)
             tx.begin(self.clock.now())
-            return SqliteExclusive(connection, tx, memory, self._where, self._file, self._end_exclusive)
+            file, end = self._file, self._end_exclusive
+            return SqliteExclusive(connection, self.opener, tx, memory, self._where, file, end)
         except BaseException:
             connection.close()
             raise

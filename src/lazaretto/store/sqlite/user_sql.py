@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
 from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.sql_transaction import SqlTransaction
@@ -61,13 +62,14 @@ class SqliteExclusive(SqlExclusive):
     def __init__(
         self,
         connection: sqlite3.Connection,
+        opener: Opener,
         tx: SqlTransaction,
         memory: Memory,
         where: str,
         file: WatchedFile,
         ended: Callable[[CommitContext | None], None],
     ) -> None:
-        super().__init__(connection)
+        super().__init__(connection, opener)
         self._connection = connection
         self._tx = tx
         self._memory = memory

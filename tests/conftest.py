@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from partitioned import partition_all
-from servers import Server, describe, find, new_store
+from servers import Server, describe, find
+from stock import used_store
 
 # What tests start imports the package again and again: compiling it once is enough.
 if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
@@ -57,7 +58,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'several.db'}"
         return
-    with new_store(request.getfixturevalue("postgres").url) as url:
+    with used_store(request.getfixturevalue("postgres").url) as url:
         yield url
 
 

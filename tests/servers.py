@@ -14,11 +14,14 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from bench.postgres import ACCOUNTS, postgres_programs
 from bench.servers import free_port, unprivileged_account
+
+if TYPE_CHECKING:
+    import psycopg
 
 NAMED = "LAZARETTO_TEST_POSTGRES"
 #: Bytes that a server may take in memory.
@@ -47,7 +50,8 @@ class Server:
     def stop(self) -> None:
         """End the server, if it was started here."""
         if self.process is not None:
-            self.process.terminate()
+            # Whoever is still connected is not waited for.
+            self.process.send_signal(signal.SIGINT)
             self.process.wait(30)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -181,6 +185,19 @@ def wait_for(url: str) -> None:
             time.sleep(0.05)
 
 
+def address(server: str, schema: str) -> str:
+    """Return the URL of the store in a schema. What a test makes by its own SQL stands apart."""
+    return f"{server}{'&' if '?' in server else '?'}schema={schema}&options=-csearch_path%3D{schema}_own"
+
+
+def drop(connection: psycopg.Connection[Any], schema: str) -> None:
+    """Drop a store, and what a test has made beside it."""
+    from psycopg import sql
+
+    for name in (schema, f"{schema}_own"):
+        connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+
+
 @contextlib.contextmanager
 def new_database(url: str, *options: str) -> Iterator[str]:
     """Give the URL of a database that is dropped in the end; `options`: of CREATE DATABASE."""
@@ -206,11 +223,8 @@ def new_store(url: str) -> Iterator[str]:
     from psycopg import sql
 
     schema = f"test_{secrets.token_hex(8)}"
-    # What a test makes by its own SQL stands apart, too.
-    own = f"{schema}_own"
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(own)))
-    yield f"{url}{'&' if '?' in url else '?'}schema={schema}&options=-csearch_path%3D{own}"
+        connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(f"{schema}_own")))
+    yield address(url, schema)
     with psycopg.connect(url, autocommit=True) as connection:
-        for name in (schema, own):
-            connection.execute(sql.SQL("DROP SCHEMA IF EXISTS {} CASCADE").format(sql.Identifier(name)))
+        drop(connection, schema)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import gc
 import socket
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from servers import new_store
+from stock import used_store
 
 import lazaretto
 from door.javascript_clients import installed
@@ -22,21 +23,29 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("url", mark.args if mark else ("sqlite", "postgres"), indirect=True)
 
 
-def open_sockets() -> list[socket.socket]:
-    found = (one for one in gc.get_objects() if issubclass(type(one), socket.socket))
-    return [one for one in found if one.fileno() != -1]
+@pytest.fixture(scope="session")
+def made_sockets() -> Iterator[weakref.WeakSet[socket.socket]]:
+    """Every socket that this process makes from now on."""
+    made: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+    make = socket.socket.__init__
+
+    def note(self: socket.socket, *arguments: Any, **named: Any) -> None:
+        make(self, *arguments, **named)
+        made.add(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "__init__", note)
+        yield made
 
 
 @pytest.fixture(autouse=True)
-def sockets_of_clients() -> Iterator[None]:
+def sockets_of_clients(made_sockets: weakref.WeakSet[socket.socket]) -> Iterator[None]:
     """Close the sockets that the SDK leaves open when its server has gone, lest another test is blamed."""
     # Not those of whatever else runs in this process, such as Spark.
-    before = open_sockets()
-    known = set(map(id, before))
+    made_sockets.clear()
     yield
-    for one in open_sockets():
-        if id(one) not in known:
-            one.close()
+    for one in list(made_sockets):
+        one.close()
 
 
 @pytest.fixture
@@ -44,7 +53,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
-    with new_store(request.getfixturevalue("postgres").url) as found:
+    with used_store(request.getfixturevalue("postgres").url) as found:
         yield found
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
-from servers import new_store
+from stock import used_store
 
 import lazaretto
 from lazaretto import (
@@ -184,7 +184,7 @@ class Driver(RuleBasedStateMachine):
             shutil.copy(_template(self.partitions), folder / "store.db")
             self.url = str(folder / "store.db")
         else:
-            self.url = self.opened.enter_context(new_store(self.server))
+            self.url = self.opened.enter_context(used_store(self.server))
             with lazaretto.connect(self.url, clock=self.clock) as broker:
                 _furnish(broker, self.partitions)
         self.broker = self.connect()

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import Server, new_store
+from servers import Server
+from stock import used_store
 
 from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.store.sql import rate_log
@@ -60,6 +61,6 @@ def test_on_files(tmp_path: Path) -> None:
 def test_on_a_server(postgres: Server) -> None:
     ranges = 0
     for seed in range(1_000, 1_030 if _SOAK else 1_002):
-        with new_store(postgres.url) as locked, new_store(postgres.url) as ranged:
+        with used_store(postgres.url) as locked, used_store(postgres.url) as ranged:
             ranges += run(seed, 60, locked, ranged).ranges
     assert ranges > 0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
-from servers import Server, new_store
+from servers import Server
+from stock import used_store
 
 from .dialogs import DialogMachine
 from .test_model import soaking
@@ -39,7 +40,7 @@ def test_so_do_those_on_a_server(postgres: Server) -> None:
     class Machine(DialogMachine):
         def fresh(self) -> str:
             self.stack = contextlib.ExitStack()
-            self.url = self.stack.enter_context(new_store(postgres.url))
+            self.url = self.stack.enter_context(used_store(postgres.url))
             return self.url
 
         def teardown(self) -> None:

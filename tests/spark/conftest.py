@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import new_store
+from stock import used_store
 
 import lazaretto
 from lazaretto import Broker, PoisonPolicy, QueueOptions
@@ -48,7 +48,7 @@ def url(request: pytest.FixtureRequest, store: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield str(store)
         return
-    with new_store(request.getfixturevalue("postgres").url) as found:
+    with used_store(request.getfixturevalue("postgres").url) as found:
         yield found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from partitioned import not_promised, partition_all
-from servers import new_store
+from stock import used_store
 
 import lazaretto
 from lazaretto import Broker, ManualClock
@@ -71,7 +71,7 @@ def url(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_pat
     if request.param.startswith("sqlite"):
         yield f"sqlite:///{tmp_path / 'store.db'}"
         return
-    with new_store(request.getfixturevalue("postgres").url) as found:
+    with used_store(request.getfixturevalue("postgres").url) as found:
         yield found
 
 

@@ -47,6 +47,13 @@ def test_one_for_an_entitys_node_is_one_for_the_entity() -> None:
         check_token(given, "sb://host/orders2", POLICIES, NOW)
 
 
+def test_some_clients_sign_for_a_host_without_its_scheme() -> None:
+    grant = check_token(token("localhost:5671"), "orders", POLICIES, NOW)
+    assert grant.allows("orders", Right.SEND, NOW)
+    with pytest.raises(Unauthorized):
+        check_token(token("localhost:5671/shop"), "orders", POLICIES, NOW)
+
+
 @pytest.mark.parametrize(
     "given",
     [

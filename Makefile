@@ -13,7 +13,16 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: run demo test check soak bench drill format clean help
+# Exact versions with hashes: of all that the gate needs, and of what a server in a container needs.
+GATE_LOCK := requirements/gate.lock
+SERVER_LOCK := requirements/server.lock
+# The Pythons for which they were made; any other takes what pyproject.toml allows.
+LOCKED := sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
+UV := $(VENV)/lock/bin/uv
+COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+  --no-annotate --no-emit-index-url --no-emit-find-links
+
+.PHONY: run demo test check soak bench drill format lock sbom clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -23,6 +32,8 @@ help:
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
 	@echo "make bench   speed, side by side with other queues"
+	@echo "make lock    newer versions of all that is installed, with hashes, in requirements/"
+	@echo "make sbom    what a server consists of, as CycloneDX, in dist/"
 	@echo "make drill   killers, hangs, restarts and outages, side by side with other queues"
 
 run: $(READY)
@@ -53,18 +64,35 @@ drill: $(BENCH_READY)
 format: $(READY)
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
+lock: $(UV)
+	@printf 'hatchling>=1.27\neditables\n' | $(COMPILE) --extra dev --extra examples --extra spark \
+	  --output-file $(GATE_LOCK) - pyproject.toml > /dev/null
+	@printf 'hatchling>=1.27\n' | $(COMPILE) --extra serve --extra postgres --extra oidc \
+	  --output-file $(SERVER_LOCK) - pyproject.toml > /dev/null
+
+sbom: $(READY)
+	@$(BIN)/python -m contrib.sbom $(SERVER_LOCK) dist/lazaretto.cdx.json
+
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/*/work examples/*/work-demo
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(GATE_LOCK)
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "Lazaretto needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
 	@"$(PYTHON)" -c 'import sqlite3, sys; sys.exit(sqlite3.sqlite_version_info < (3, 35))' \
 	  || { echo "Lazaretto needs a Python with SQLite 3.35 or newer"; exit 1; }
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 	@echo "Installing into $(VENV) …"
-	@$(PIP) install --editable '.[dev,examples,spark]'
+	@if $(BIN)/python -c 'import sys; sys.exit(not ($(LOCKED)))'; then \
+	  $(PIP) install --require-hashes --requirement $(GATE_LOCK) \
+	  && $(PIP) install --no-deps --no-build-isolation --editable .; \
+	else echo "(this Python has no lock file: versions are those that pyproject.toml allows)"; \
+	  $(PIP) install --editable '.[dev,examples,spark]'; fi
 	@touch $@
+
+$(UV): | $(READY)
+	@$(BIN)/python -m venv $(VENV)/lock
+	@$(VENV)/lock/bin/python -m pip --quiet --disable-pip-version-check install 'uv>=0.13,<0.14'
 
 $(BENCH_READY): $(READY)
 	@$(PIP) install --editable '.[bench]'

@@ -1,0 +1,63 @@
+"""What is installed is known to the byte: lock files with hashes, and a bill of materials."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from contrib.sbom import bom_of, components_of
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+LOCKS = {"gate.lock": ("dev", "examples", "spark"), "server.lock": ("serve", "postgres", "oidc")}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_locks_pin_all_that_is_asked_for(name: str) -> None:
+    text = (ROOT / "requirements" / name).read_text("utf-8")
+    assert "://" not in text, "a lock file names no host"
+    assert len(text) < 1_000_000
+    parts = {canonicalize_name(one["name"]): one for one in components_of(text)}
+    assert all(one["hashes"] for one in parts.values())
+    assert len(parts) == len(re.findall(r"^\S+==", text, re.MULTILINE))
+    extras = PROJECT["optional-dependencies"]
+    asked = [*PROJECT["dependencies"], *(one for extra in LOCKS[name] for one in extras[extra])]
+    for wanted in map(Requirement, asked):
+        found = parts[canonicalize_name(wanted.name)]
+        assert found["version"] in wanted.specifier, f"{found['purl']} is not {wanted}; run make lock"
+
+
+def test_the_container_takes_what_is_locked() -> None:
+    text = (ROOT / "contrib" / "container" / "Containerfile").read_text("utf-8")
+    assert "--require-hashes --requirement /source/server.lock" in text
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    assert "--require-hashes --requirement $(GATE_LOCK)" in makefile
+
+
+def test_the_bill_of_materials(tmp_path: Path) -> None:
+    lock = (ROOT / "requirements" / "server.lock").read_text("utf-8")
+    made = bom_of(lock, PROJECT, datetime(2026, 3, 1, tzinfo=UTC))
+    assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
+    assert made["metadata"]["component"]["version"] == PROJECT["version"]
+    refs = {one["bom-ref"] for one in made["components"]}
+    assert len(refs) == len(made["components"])
+    assert set(made["dependencies"][0]["dependsOn"]) == refs
+    assert made == bom_of(lock, PROJECT, datetime(2026, 3, 1, tzinfo=UTC))
+    command = [
+        sys.executable,
+        "-m",
+        "contrib.sbom",
+        "requirements/server.lock",
+        str(tmp_path / "x" / "y.json"),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert f"{len(refs)} packages" in done.stdout
+    assert (tmp_path / "x" / "y.json").stat().st_size > 1_000

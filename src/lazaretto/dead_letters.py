@@ -30,6 +30,7 @@ from lazaretto.engine.outcome.rerouting import (
 )
 from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, Resubmit, ResubmitReport
 from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, Restore, RestoreReport, purged_keys
+from lazaretto.engine.outcome.units import portions
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, member, shown, whole
 from lazaretto.model.entities import EntityPath
@@ -54,13 +55,9 @@ def checked_filter(which: object) -> DeadLetterFilter:
     return which or DeadLetterFilter()
 
 
-def _chunks(numbers: Sequence[int], on_chunk: Callable[[int, int], object] | None) -> Iterator[Sequence[int]]:
-    """Yield the numbers of one commit at a time, and report the progress after each."""
-    for start in range(0, len(numbers), _CHUNK):
-        chunk = numbers[start : start + _CHUNK]
-        yield chunk
-        if on_chunk is not None:
-            on_chunk(start + len(chunk), len(numbers))
+def _slices(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yield the numbers of one commit at a time, of letters that go nowhere."""
+    return (numbers[start : start + _CHUNK] for start in range(0, len(numbers), _CHUNK))
 
 
 class DeadLetterDesk:
@@ -141,7 +138,8 @@ class DeadLetterDesk:
     ) -> ResubmitReport:
         """Send dead letters back to their queue: by number, or all that match a filter.
 
-        Each commit moves 500 dead letters and writes the audit log. `edit` is an Edit, or the text of one
+        Each commit moves 500 dead letters and writes the audit log; the letters of a session that is one unit
+        (on_poison_session=whole) go together, however many they are. `edit` is an Edit, or the text of one
         such as "SET body.region = 'eu'"; letters that it refuses are skipped. Or it is a function that is
         called with each dead letter and returns the Message to send instead, or None to send it unchanged.
         The set is fixed before the first commit. `on_chunk` is called with the number done and the total.
@@ -159,12 +157,30 @@ class DeadLetterDesk:
         with self._tracing(parsed, numbers), editor or contextlib.nullcontext():
             if editor is not None:
                 detail = {**detail, "edit": editor.edit.describe(), "edit_digest": editor.edit.digest}
-            for chunk in _chunks(numbers, on_chunk):
+            for chunk in self._chunks(parsed, EntityPath(parsed.queue), numbers, on_chunk):
                 made = called if editor is None else self._edited(editor, parsed, chunk)
                 done = self._store.run(Resubmit(parsed, chunk, who, detail, made))
                 report.resubmitted.update(done.resubmitted)
                 report.skipped.extend(done.skipped)
         return report
+
+    def _chunks(
+        self,
+        path: EntityPath,
+        target: EntityPath,
+        numbers: Sequence[int],
+        on_chunk: Callable[[int, int], object] | None = None,
+    ) -> Iterator[Sequence[int]]:
+        """Yield the numbers of one commit at a time, and report the progress after each."""
+        chunks = [numbers] if numbers else []
+        if len(numbers) > _CHUNK:
+            chunks = look(self._store, lambda tx: portions(tx, path, target, numbers, _CHUNK))
+        done = 0
+        for chunk in chunks:
+            yield chunk
+            done += len(chunk)
+            if on_chunk is not None:
+                on_chunk(done, len(numbers))
 
     def _tracing(self, parsed: EntityPath, numbers: Sequence[int]) -> contextlib.AbstractContextManager[None]:
         """Return what traces that letters are sent back, if somebody traces."""
@@ -201,15 +217,15 @@ class DeadLetterDesk:
     ) -> MoveReport:
         """Move dead letters to another queue as new messages: by number, or all that match a filter.
 
-        Each commit moves 500. A message keeps its id, properties, body and history; its
-        `dead_letter_source` and `dead_letter_reason` name its origin and the reason. Messages that the
-        queue cannot accept stay. Raises EntityNotFound, QueueDisabled, NotAllowed.
+        Each commit moves 500, or a session that is one unit there. A message keeps its id, properties, body
+        and history; its `dead_letter_source` and `dead_letter_reason` name its origin and the reason.
+        Messages that the queue cannot accept stay. Raises EntityNotFound, QueueDisabled, NotAllowed.
         """
         function("on_chunk", on_chunk)
         target, who, report = EntityPath.parse(to), acting(actor), MoveReport({}, [])
         parsed, numbers, detail = self._which(path, which)
         self._store.read(lambda tx: check_target(tx, parsed, target))
-        for chunk in _chunks(numbers, on_chunk):
+        for chunk in self._chunks(parsed, target, numbers, on_chunk):
             done = self._store.run(MoveDeadLetters(parsed, chunk, target, who, detail))
             report.moved.update(done.moved)
             report.skipped.extend(done.skipped)
@@ -220,7 +236,7 @@ class DeadLetterDesk:
         parsed, numbers, _ = self._which(path, which)
         to = None if topic is None else EntityPath.parse(topic)
         report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
-        for chunk in _chunks(numbers, None):
+        for chunk in _slices(numbers):
             report.add(
                 self._store.read(functools.partial(count_republished, path=parsed, numbers=chunk, to=to))
             )
@@ -245,7 +261,7 @@ class DeadLetterDesk:
         to, who = None if topic is None else EntityPath.parse(topic), acting(actor)
         parsed, numbers, detail = self._which(path, which)
         report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
-        for chunk in _chunks(numbers, on_chunk):
+        for chunk in self._chunks(parsed, EntityPath.parse(report.topic), numbers, on_chunk):
             report.add(self._store.run(Republish(parsed, chunk, to, who, detail)))
         return report
 
@@ -265,8 +281,7 @@ class DeadLetterDesk:
         who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         purged: list[int] = []
-        for start in range(0, len(numbers), _CHUNK):
-            chunk = numbers[start : start + _CHUNK]
+        for chunk in _slices(numbers):
             done = self._store.run(Purge(parsed, chunk, who, detail))
             purged += done
         return purged
@@ -287,7 +302,7 @@ class DeadLetterDesk:
         parsed, who = dead_letter_path(EntityPath.parse(path)), acting(actor)
         numbers = self.purged(path) if which is None else check_numbers(which)
         report = RestoreReport([], [])
-        for chunk in _chunks(numbers, None):
+        for chunk in _slices(numbers):
             done = self._store.run(Restore(parsed, chunk, who))
             report.restored.extend(done.restored)
             report.skipped.extend(done.skipped)

@@ -21,11 +21,13 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     dead_letter_path,
     holder,
 )
+from lazaretto.engine.outcome.units import takes_units
 from lazaretto.engine.repairs.course import find_repair, plan_of
 from lazaretto.engine.repairs.editing import edit_of, letters_at
 from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (
     DirectRepair,
+    Limits,
     PaceRepair,
     PlanRepair,
     repair_status,
@@ -77,6 +79,13 @@ def _check_rate(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
         raise InvalidOption(f"expected rate to be letters a second, above 0, or None, got {shown(value)}")
     return float(value)
+
+
+def _limits(in_flight: int | EllipsisType | None, rate: float | EllipsisType | None) -> Limits:
+    return (
+        in_flight if in_flight is ... else _check_in_flight(in_flight),
+        rate if rate is ... else _check_rate(rate),
+    )
 
 
 class Repair:
@@ -135,7 +144,7 @@ class Repair:
         letters are processed, and is halved when one fails again; None sends all at once. `rate`: the most
         letters a second. By default as planned.
         """
-        limits = None if in_flight is ... and rate is ... else self._limits(in_flight, rate)
+        limits = None if in_flight is ... and rate is ... else _limits(in_flight, rate)
         self._direct(RepairEvent.APPLY, actor, limits)
 
     def set_pace(
@@ -147,17 +156,7 @@ class Repair:
     ) -> None:
         """Change how fast it goes, also while it runs; None means no limit. By default as it is."""
         who = acting(actor)
-        self._store.run(PaceRepair(self._name, *self._limits(in_flight, rate), who))
-
-    def _limits(
-        self, in_flight: int | EllipsisType | None, rate: float | EllipsisType | None
-    ) -> tuple[int | None, float | None]:
-        """Return limits with those that are now where none are given."""
-        now = self.status()
-        return (
-            now.in_flight if in_flight is ... else _check_in_flight(in_flight),
-            now.rate if rate is ... else _check_rate(rate),
-        )
+        self._store.run(PaceRepair(self._name, _limits(in_flight, rate), who))
 
     def pause(self, *, actor: str | None = None) -> None:
         """Send no more until `resume`."""
@@ -175,9 +174,7 @@ class Repair:
         """Take back what nobody was handed yet, newest first; what was handed out stays as it is."""
         self._direct(RepairEvent.UNDO, actor)
 
-    def _direct(
-        self, event: RepairEvent, actor: str | None, limits: tuple[int | None, float | None] | None = None
-    ) -> None:
+    def _direct(self, event: RepairEvent, actor: str | None, limits: Limits | None = None) -> None:
         if event in (RepairEvent.TRY_FEW, RepairEvent.APPLY, RepairEvent.RESUME):
             refuse_changed_source(self.edit())
         operation = DirectRepair(self._name, event, acting(actor), limits)
@@ -314,8 +311,13 @@ class RepairDesk:
         target = None if to is None else str(EntityPath.parse(to))
         change = None if edit is None else _checked_edit(edit)
         who = acting(actor)
-        sessions = look(self._store, lambda tx: holder(tx, parsed)).options.requires_session
-        kept = order or (BY_SESSION if sessions else BY_NUMBER)
+        by_session, units = look(self._store, functools.partial(_togetherness, path=parsed, to=to))
+        if units and order == BY_NUMBER:
+            raise InvalidOption(
+                f"expected order={BY_SESSION!r}, got {order!r}: sessions of {target or parsed.queue!r} are "
+                "units (on_poison_session=whole), so their letters must be sent together"
+            )
+        kept = order or (BY_SESSION if by_session or units else BY_NUMBER)
         most = None if limit is None else whole("limit", limit, 1, 1 << 62)
         frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary, most))
         plan = Plan(
@@ -362,6 +364,13 @@ class RepairDesk:
         runner = Runner(self._store, Editor, around=around_steps(self._store))
         with _asking(runner, until):
             runner.run()
+
+
+def _togetherness(tx: Transaction, path: EntityPath, to: str | None) -> tuple[bool, bool]:
+    """Return whether a queue requires sessions, and whether its letters go where sessions are units."""
+    queue = holder(tx, path)
+    target = queue if to is None else tx.queues.by_path(EntityPath.parse(to).key)
+    return queue.options.requires_session, target is not None and takes_units(tx, target)
 
 
 def _checked_edit(given: object) -> Edit:

@@ -105,14 +105,65 @@ def entries(broker: Broker) -> int:
 
 def test_each_runs_once(stocked: Broker) -> None:
     """The same command under its key gives the first answer, and changes nothing."""
+    answers = []
     for number, command in enumerate(EACH):
         key = f"key-{number}"
         first = stocked.run(command, actor="ann", idempotency_key=key)
+        answers.append(first)
         before = (entries(stocked), stocked.last_event())
         assert stocked.run(command, actor="ann", idempotency_key=key) == first, command
         assert (entries(stocked), stocked.last_event()) == before, command
     assert {entry.actor for entry in stocked.audit(limit=20)} == {"ann"}
     assert stocked.check() == []
+    for path in ("q", "other", "bulk"):
+        stocked.delete_queue(path)
+    for number, (command, first) in enumerate(zip(EACH, answers, strict=True)):
+        assert stocked.run(command, actor="ann", idempotency_key=f"key-{number}") == first, command
+
+
+@pytest.mark.parametrize("entity", ["queue", "subscription", "pace"])
+def test_changes_of_one_thing_at_once_are_both_kept(stocked: Broker, connect: Connect, entity: str) -> None:
+    stocked.run(c.CreateTopic(path="t"))
+    stocked.run(c.CreateSubscription(**TOPIC))
+    stocked.run(c.PlanRepair(path="q", name="mend", everything=True))
+    brokers = [connect(), connect()]
+
+    def change(name: str, number: int) -> c.Command:
+        match entity:
+            case "queue":
+                return c.UpdateQueue(path="q", changes={"policy": {name: number}})
+            case "subscription":
+                return c.UpdateSubscription(**TOPIC, changes={"policy": {name: number}})
+        given: Any = {"receive_retry_count": "in_flight", "max_retry_cycles": "rate"}[name]
+        return c.PaceRepair(name="mend", **{given: number})
+
+    def found() -> tuple[object, object]:
+        if entity == "pace":
+            status = stocked.repair("mend").status()
+            return status.in_flight, status.rate
+        options = stocked.queue("q").options
+        if entity == "subscription":
+            options = stocked.subscription("t", "s").queue.options
+        return options.policy.receive_retry_count, options.policy.max_retry_cycles
+
+    for number in range(1, 11):
+        barrier = threading.Barrier(2)
+
+        def run(
+            broker: Broker, name: str, number: int = number, barrier: threading.Barrier = barrier
+        ) -> None:
+            barrier.wait(60)
+            broker.run(change(name, number))
+
+        threads = [
+            threading.Thread(target=run, args=(broker, name))
+            for broker, name in zip(brokers, ("receive_retry_count", "max_retry_cycles"), strict=True)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert found() == (number, number)
 
 
 def test_each_is_in_the_audit_log(stocked: Broker) -> None:

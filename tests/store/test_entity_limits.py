@@ -10,6 +10,7 @@ import pytest
 
 from lazaretto import (
     Broker,
+    DeadLetterFilter,
     EntityError,
     EntityNotFound,
     InvalidOption,
@@ -345,8 +346,11 @@ class TestAutoDelete:
         set_aside(broker, b"x")
         clock.advance(10_000)
         assert not self.gone(broker)
-        broker.purge("q", [1])
-        clock.advance(400)
+        broker.purge("q", DeadLetterFilter(), everything=True)
+        clock.advance(10_000)
+        assert not self.gone(broker)
+        broker.delete_purged("q", 1)
+        clock.advance(10_000)
         assert self.gone(broker)
 
     def test_what_is_scheduled_or_deferred_keeps_it(self, broker: Broker, clock: ManualClock) -> None:

@@ -236,6 +236,47 @@ class TestPark:
         broker.resubmit(QUEUE, DeadLetterFilter())
         assert work_off(broker) == [body for s in b"abcdef" for body in (b"bad", bytes([s]))]
 
+    def _two_parked(self, broker: Broker) -> list[int]:
+        """Park a session by its first message, and by the third while the first is back in its place."""
+        make(broker, "park")
+        sent = send(broker, "a", b"1", b"2", b"3", b"4")
+        with broker.receiver(QUEUE, session="a") as receiver:
+            third = receiver.receive(3)[2]
+            receiver.defer(third)
+        assert work_off(broker, b"1") == []
+        repair = broker.plan_repair(QUEUE, sent[0], canary=0)
+        repair.apply()
+        repair.run()
+        with broker.receiver(QUEUE, session="a") as receiver:
+            (third,) = receiver.receive_deferred([sent[2]])
+            receiver.abandon(third)
+        repair.undo()
+        assert repair.run().counts.undone == 1
+        return sent
+
+    @pytest.mark.parametrize("first", [0, 2])
+    def test_it_goes_on_when_all_that_hold_it_are_decided_on(self, broker: Broker, first: int) -> None:
+        sent = self._two_parked(broker)
+        last = 2 - first
+        assert [d.sequence_number for d in broker.dead_letters(QUEUE)] == [sent[0], sent[2]]
+        assert [h.sequence_number for h in broker.held_sessions(QUEUE)] == [sent[0]]
+        assert broker.resubmit(QUEUE, sent[first]).resubmitted == {sent[first]: sent[first]}
+        assert work_off(broker) == []
+        assert [h.sequence_number for h in broker.held_sessions(QUEUE)] == [sent[last]]
+        assert broker.resubmit(QUEUE, sent[last]).resubmitted == {sent[last]: sent[last]}
+        assert work_off(broker) == [b"1", b"2", b"3", b"4"]
+
+    @pytest.mark.parametrize("way", ["purge", "skip"])
+    def test_one_that_is_given_up_lets_the_other_hold_it(self, broker: Broker, way: str) -> None:
+        sent = self._two_parked(broker)
+        if way == "purge":
+            broker.purge(QUEUE, sent[0])
+        else:
+            broker.resume_session(QUEUE, "a", "skip")
+        assert [h.sequence_number for h in broker.held_sessions(QUEUE)] == [sent[2]]
+        broker.resubmit(QUEUE, sent[2])
+        assert work_off(broker) == [b"2", b"3", b"4"]
+
 
 def test_a_queue_without_sessions_takes_no_mode(broker: Broker) -> None:
     with pytest.raises(InvalidOption, match="needs a queue with requires_session"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -14,11 +15,17 @@ from lazaretto import (
     ManualClock,
     Message,
     QueueOptions,
+    TopicOptions,
 )
+from lazaretto.broker import store_of
+from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.timers import CleanUp
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
+from lazaretto.model.partitions import partition_of
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
-from .actions import create, fail, kinds, numbers, send, set_aside, stored
+from .actions import bodies, create, fail, kinds, numbers, send, set_aside, stored
 from .conftest import Connect
 
 DAY = 86_400
@@ -51,6 +58,52 @@ def rows(broker: Broker) -> list[tuple[Any, ...]]:
 
 def causes(broker: Broker) -> dict[str | None, int]:
     return {cause.template: cause.letters for cause in broker.triage("q").causes}
+
+
+class RaisePartitions(Operation[None]):
+    """Raise a queue's partitions, as earlier versions did while its letters were purged."""
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_queue(tx, EntityPath.parse("q"))
+        options = dataclasses.replace(queue.options, partitions=4)
+        tx.queues.save(dataclasses.replace(queue, options=options))
+
+
+class TestPurgedLettersAreHeld:
+    """Until they are deleted for good, a queue holds what it may get back."""
+
+    def test_partitions_do_not_grow_under_them(self, broker: Broker) -> None:
+        broker.purge("q", set_aside(broker, b"1"))
+        with pytest.raises(InvalidOption, match="1 purged dead letters"):
+            broker.update_queue("q", partitions=8)
+        assert broker.delete_purged("q", count=1) == 1
+        assert broker.update_queue("q", partitions=8).options.partitions == 8
+
+    def test_an_idle_topic_is_not_deleted_with_them(self, broker: Broker, clock: ManualClock) -> None:
+        path = "t/subscriptions/s"
+        create(broker, "other")
+        broker.create_topic("t", TopicOptions(auto_delete_on_idle=300))
+        broker.create_subscription("t", "s")
+        send(broker, b"1", path="t")
+        with broker.receiver(path) as receiver:
+            receiver.dead_letter(receiver.receive())
+        (number,) = broker.purge(path, DeadLetterFilter(), everything=True)
+        clock.advance(100_000)
+        assert numbers(broker.receiver("other").receive()) == []
+        assert broker.restore(path, number).restored == [number]
+        assert broker.resubmit(path, number).skipped == []
+
+    def test_messages_of_a_key_meet_in_the_partition_that_is_theirs_now(self, broker: Broker) -> None:
+        key = next(f"k{n}" for n in range(100) if partition_of(f"k{n}", 4) == 3)
+        send(broker, b"1", partition_key=key)
+        number = fail(broker)
+        broker.purge("q", number)
+        store_of(broker).run(RaisePartitions())
+        send(broker, b"2", partition_key=key)
+        broker.restore("q", number)
+        broker.resubmit("q", number)
+        assert bodies(broker.peek("q", 10)) == [b"2", b"1"]
+        assert {m.sequence_number >> PARTITION_SEQUENCE_BITS for m in broker.peek("q", 10)} == {3}
 
 
 def test_restored_letters_are_what_they_were(broker: Broker) -> None:

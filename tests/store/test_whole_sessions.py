@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from typing import Any, ClassVar
 
 import pytest
 
@@ -11,6 +12,7 @@ from lazaretto import (
     NEXT_SESSION,
     Backoff,
     Broker,
+    InvalidOption,
     ManualClock,
     Message,
     NotAllowed,
@@ -19,6 +21,7 @@ from lazaretto import (
     QueueOptions,
     Receiver,
 )
+from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 
 from .actions import Die, bodies, create
@@ -324,3 +327,97 @@ class TestWorkerDeaths:
         assert bodies(unit.messages) == [b"3", b"4"]
         broker._store.run(Die())
         assert letters(broker) == [(b"3", "WorkerCrashed"), (b"4", "SessionPoisoned")]
+
+
+class TestSentBack:
+    """What is received as one unit is sent back in one commit, however many messages it has."""
+
+    MANY = 1_300
+
+    def _letters(self, broker: Broker) -> list[int]:
+        """Let sessions die: two that alternate, of which one is large, and a small one behind."""
+        make(broker)
+        sent = [Message(b"%d" % n, session_id="ab"[n % 2 and n < 40]) for n in range(self.MANY)]
+        broker.sender(QUEUE).send([*sent, Message(b"c", session_id="c")])
+        while True:
+            with next_session(broker) as receiver:
+                if not (unit := receiver.receive(self.MANY)):
+                    break
+                receiver.abandon(unit[:1], error="ValueError: bad")
+        letters = [letter.sequence_number for letter in broker.dead_letters(QUEUE)]
+        assert len(letters) == self.MANY + 1
+        return letters
+
+    def _commits(self, broker: Broker, path: str = QUEUE) -> list[dict[str, int]]:
+        """Return how many messages of each session stand in a queue after each commit."""
+        found: list[dict[str, int]] = []
+        store = store_of(broker)
+        original = store.run
+
+        def run(operation: Any) -> Any:
+            answer = original(operation)
+            counts = Counter(m.session_id or "" for m in broker.peek(path, 10 * self.MANY))
+            if not found or counts != found[-1]:
+                found.append(dict(counts))
+            return answer
+
+        store.run = run  # type: ignore[method-assign]
+        return found
+
+    WHOLE: ClassVar = {"a": MANY - 20, "b": 20, "c": 1}
+
+    def _assert_undivided(self, commits: list[dict[str, int]], last: dict[str, int]) -> None:
+        assert commits[-1] == last
+        for counts in commits:
+            assert {counts.get(session, 0) - size for session, size in self.WHOLE.items()} <= {
+                0, *(-size for size in self.WHOLE.values())
+            }, counts  # fmt: skip
+
+    @pytest.mark.parametrize("way", ["resubmit", "move", "republish"])
+    def test_in_portions(self, broker: Broker, way: str) -> None:
+        letters = self._letters(broker)
+        unit = QueueOptions(requires_session=True, on_poison_session="whole")
+        broker.create_topic("topic")
+        broker.create_subscription("topic", "s", unit)
+        broker.create_queue("plain")
+        broker.create_queue("other", unit)
+        broker.update_queue("plain", forward_to="other")
+        place = {"resubmit": QUEUE, "move": "other", "republish": "topic/subscriptions/s"}[way]
+        commits = self._commits(broker, place)
+        match way:
+            case "resubmit":
+                broker.resubmit(QUEUE, letters)
+            case "move":
+                broker.move_dead_letters(QUEUE, letters, "plain")
+            case "republish":
+                broker.republish(QUEUE, letters, topic="topic")
+        self._assert_undivided(commits, self.WHOLE)
+
+    @pytest.mark.parametrize("edit", [None, "SET subject = 'again'"])
+    def test_by_a_repair_and_back(self, broker: Broker, edit: str | None) -> None:
+        letters = self._letters(broker)
+        repair = broker.plan_repair(QUEUE, letters, edit=edit, canary=0, in_flight=None)
+        assert repair.status().order == "session"
+        commits = self._commits(broker)
+        repair.apply()
+        repair.run()
+        self._assert_undivided(commits, self.WHOLE)
+        repair.undo()
+        repair.run()
+        self._assert_undivided(commits, {})
+        assert len(list(broker.dead_letters(QUEUE))) == self.MANY + 1
+
+    def test_a_repair_by_number_is_refused(self, broker: Broker) -> None:
+        make(broker)
+        with pytest.raises(InvalidOption, match="sent together"):
+            broker.plan_repair(QUEUE, 1, order="number")
+
+    def test_what_waits_is_forwarded_as_a_unit(self, broker: Broker) -> None:
+        make(broker)
+        broker.create_queue("before")
+        broker.sender("before").send([Message(b"%d" % n, session_id="a") for n in range(250)])
+        commits = self._commits(broker)
+        broker.update_queue("before", forward_to=QUEUE)
+        with next_session(broker) as receiver:
+            assert len(receiver.receive(1_000, max_wait=60)) == 250
+        assert [sum(counts.values()) for counts in commits if counts] == [250]

@@ -14,9 +14,9 @@ from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.queue_options import parts_of_given
 from lazaretto.commands import Command
 from lazaretto.model.entities import EntityPath
-from lazaretto.records.plain import plain
 
 TopicArgument = Annotated[
     str,
@@ -67,8 +67,6 @@ class Entity:
     #: The options to create one and to change one.
     settings: Options
     changes: Options
-    #: What was given to change, as the broker's options, on the ground of the current ones.
-    changed: Callable[[Mapping[str, Any], Any], dict[str, Any]]
     #: Whether creating one creates the store.
     creates_store: bool = True
     columns: Sequence[str]
@@ -100,7 +98,12 @@ def add_entity(group: Group, entity: Entity) -> None:
         # What is wrong with the path is said before a store is made for it.
         EntityPath.parse(key[0])
         with call.broker(create=entity.creates_store) as broker:
-            call.run(broker, command)
+            answer = call.run(broker, command)
+            if call.idempotency_key is not None:
+                # It may have been created long ago, and be gone.
+                path = str(command.entity())
+                call.print(answer, f"created {noun} {path}")
+                return
             created = entity.find(broker, *key)
         call.print(created, f"created {noun} {entity.path(created)}")
 
@@ -134,9 +137,15 @@ def add_entity(group: Group, entity: Entity) -> None:
     def update(call: ChangeOptions, key: Key, given: dict[str, Any]) -> None:
         if not given:
             raise usage(f"nothing to change; give at least one option, see `lazaretto {noun} update --help`")
+        change = entity.update(key, parts_of_given(given))
         with call.broker() as broker:
+            if call.idempotency_key is not None:
+                # It may have been changed long ago, and be gone.
+                answer = call.run(broker, change)
+                call.print(answer, f"changed {noun} {answer['path']}")
+                return
             before = entity.options(entity.find(broker, *key))
-            call.run(broker, entity.update(key, plain(entity.changed(given, before))))
+            call.run(broker, change)
             after = entity.find(broker, *key)
         now = entity.options(after)
         names = [f.name for f in dataclasses.fields(now) if getattr(before, f.name) != getattr(now, f.name)]

@@ -16,7 +16,7 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.cli.queue_options import changes_of, given_options, queue_changes, queue_settings
+from lazaretto.cli.queue_options import given_options, queue_changes, queue_settings
 from lazaretto.commands import CreateQueue, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.breaker import BreakerPolicy
@@ -187,7 +187,6 @@ add_entity(
         key=key_of(queue=QueueArgument),
         settings=queue_settings,
         changes=queue_changes,
-        changed=changes_of,
         columns=(
             "queue",
             "status",

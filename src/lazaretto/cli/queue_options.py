@@ -14,8 +14,10 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, QueueOptions
+from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.options import Kind, Option, abbreviate_duration, options_of
-from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, PoisonPolicy
+from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, PoisonPolicy
+from lazaretto.records.options import changes_from
 from lazaretto.records.plain import plain
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading dead letters"
@@ -177,53 +179,53 @@ topic_changes = _given(
 )
 
 
-def changes_of(given: Mapping[str, Any], current: QueueOptions) -> dict[str, Any]:
-    """Return the fields of QueueOptions that were given, on the ground of the current options.
+def parts_of_given(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given as changes of options, as JSON has them; of a policy, only what was given.
 
-    Raises InvalidOption, CommandError.
+    Raises CommandError.
     """
     values = {name: None if value is NOTHING else value for name, value in given.items()}
-    changes = {name: values[name] for name in _PLAIN if name in values}
-    policy = _policy(values, current.policy)
-    if policy != current.policy:
+    changes: dict[str, Any] = {name: values[name] for name in _PLAIN if name in values}
+    policy = _policy(values)
+    if policy:
         changes["policy"] = policy
-    breaker = _breaker(values, current.breaker)
-    if breaker != current.breaker:
+    breaker = _of_prefix(values, "breaker_")
+    if values.get("breaker") is False:
+        if breaker:
+            raise usage("give --no-breaker or --breaker-…, not both")
+        changes["breaker"] = None
+    elif breaker or values.get("breaker"):
         changes["breaker"] = breaker
-    dead = {name: values[name] for name in values if name.startswith(_DEAD_PREFIX)}
+    dead = _of_prefix(values, _DEAD_PREFIX)
     if values.get("no_dead_letter_policy"):
         if dead:
             raise usage("give --no-dead-letter-policy or --dead-letter-policy-…, not both")
         changes["dead_letter_policy"] = None
     elif dead:
-        changes["dead_letter_policy"] = _dead_letter_policy(dead, current.dead_letter_policy)
-    return changes
+        changes["dead_letter_policy"] = dead
+    found: dict[str, Any] = plain(changes)
+    return found
+
+
+def _of_prefix(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    return {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
 
 
 def given_options(given: Mapping[str, Any], kind: type[Any] = QueueOptions) -> dict[str, Any]:
     """Return the options that were given, as JSON has them. Raises InvalidOption, CommandError."""
-    options = changes_of(given, QueueOptions())
+    parts = parts_of_given(given)
+    dead = parts.get("dead_letter_policy")
+    if dead is not None and "on_poison" not in dead:
+        raise usage("a dead-letter policy needs --dead-letter-policy-on-poison: fault, drop or reject")
+    options = changes_from(QueueOptions, parts, QueueOptions())
     # What is wrong is said before a store is made.
     kind(**options)
     found: dict[str, Any] = plain(options)
     return found
 
 
-def _breaker(values: Mapping[str, Any], current: BreakerPolicy | None) -> BreakerPolicy | None:
-    prefix = "breaker_"
-    changes = {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
-    wanted = values.get("breaker", current is not None or bool(changes))
-    if not wanted:
-        if changes:
-            raise usage("give --no-breaker or --breaker-…, not both")
-        return None
-    return dataclasses.replace(current or BreakerPolicy(), **changes)
-
-
-def _policy(values: Mapping[str, Any], current: PoisonPolicy) -> PoisonPolicy:
+def _policy(values: Mapping[str, Any]) -> dict[str, Any]:
     preset = values.get("preset")
-    if preset is not None:
-        current = getattr(PoisonPolicy, preset.value)()
     changes = {name: values[name] for name in _POLICY if name in values}
     if preset is Preset.WCF_MSMQ3:
         for name in ("on_poison", "on_invalid"):
@@ -233,24 +235,13 @@ def _policy(values: Mapping[str, Any], current: PoisonPolicy) -> PoisonPolicy:
                     f"expected --{option} to be fault or drop with the preset wcf_msmq3, "
                     f"got {changes[name].value}: MSMQ 3 had nowhere to move or return a message to"
                 )
-        changes.setdefault("on_invalid", changes.get("on_poison", current.on_invalid))
-    delay = _delay(values, current.retry_cycle_delay)
-    return dataclasses.replace(current, retry_cycle_delay=delay, **changes)
-
-
-def _delay(values: Mapping[str, Any], current: float | Backoff) -> float | Backoff:
-    changes = {field: values[name] for name, field in _BACKOFF.items() if name in values}
-    if isinstance(current, Backoff):
-        return dataclasses.replace(current, **changes) if changes else current
-    if changes.keys() <= {"initial"}:
-        return float(changes.get("initial", current))
-    return Backoff(**{"initial": current, "growth": Growth.CONSTANT, **changes})
-
-
-def _dead_letter_policy(given: Mapping[str, Any], current: PoisonPolicy | None) -> PoisonPolicy:
-    changes = {name.removeprefix(_DEAD_PREFIX): value for name, value in given.items()}
-    if current is not None:
-        return dataclasses.replace(current, **changes)
-    if "on_poison" not in changes:
-        raise usage("a dead-letter policy needs --dead-letter-policy-on-poison: fault, drop or reject")
-    return PoisonPolicy(**{"on_invalid": changes["on_poison"], **changes})
+        if "on_poison" in changes:
+            changes.setdefault("on_invalid", changes["on_poison"])
+    delay: Any = {field: values[name] for name, field in _BACKOFF.items() if name in values}
+    if preset is None:
+        return {**changes, "retry_cycle_delay": delay} if delay else changes
+    # A preset is a whole policy.
+    policy: PoisonPolicy = getattr(PoisonPolicy, preset.value)()
+    parts = parts_of(PoisonPolicy, {"retry_cycle_delay": delay} if delay else {})
+    whole: dict[str, Any] = plain(dataclasses.replace(policy, **merged(parts, policy), **changes))
+    return whole

@@ -24,7 +24,6 @@ from lazaretto.cli.entity_commands import (
     size_facts,
 )
 from lazaretto.cli.queue_options import (
-    changes_of,
     given_options,
     queue_changes,
     queue_settings,
@@ -43,7 +42,7 @@ from lazaretto.commands import (
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.filters.records import rule_record
 from lazaretto.filters.rules import Rule, SqlFilter, describe_filter
-from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.entities import TopicOptions
 
 commands = Group()
 topics = commands.group("topic")
@@ -136,7 +135,6 @@ add_entity(
         key=key_of(topic=TopicArgument),
         settings=topic_settings,
         changes=topic_changes,
-        changed=lambda given, options: changes_of(given, QueueOptions()),
         columns=("topic", "status", "subscriptions", "scheduled", "unmatched", "expired"),
         row=_topic_row,
         path=lambda found: found.path,
@@ -165,7 +163,6 @@ add_entity(
         within=key_of(topic=TopicArgument),
         settings=queue_settings.with_options(filter=(_FILTER, None)),
         changes=queue_changes,
-        changed=changes_of,
         creates_store=False,
         columns=("subscription", "status", "active", "locked", "deferred", "dead letters", "rules"),
         row=_subscription_row,

@@ -70,15 +70,15 @@ from lazaretto.commands.letter_commands import (
 )
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.dialogs import Dialogs
-from lazaretto.engine.entities.versions import IfVersion, require_version
+from lazaretto.engine.entities.versions import IfVersion
 from lazaretto.engine.log import acting
-from lazaretto.engine.once import Once
+from lazaretto.engine.once import Once, first_answer
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.checks import shown, text
 from lazaretto.model.entities import EntityPath
 from lazaretto.records.plain import plain
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Operation
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
@@ -154,12 +154,6 @@ def _seen(command: Command, version: str) -> tuple[EntityPath, str]:
     return path, text("version", version, _LONGEST_KEY)
 
 
-def _refuse_changed(tx: Transaction, key: str | None, path: EntityPath, version: str) -> None:
-    """Raise ChangedMeanwhile, unless the command was run already."""
-    if key is None or tx.commands.find(key) is None:
-        require_version(tx, path, version)
-
-
 class CommandDesk:
     """Runs changes that are given as values."""
 
@@ -193,9 +187,11 @@ class CommandDesk:
             raise InvalidOption(f"expected valid Unicode, got a lone surrogate in {shown(command)}") from None
         digest = hashlib.blake2b(told, digest_size=16).digest()
         seen = None if version is None else _seen(command, version)
-        if seen is not None:
-            # Commands read an entity's options to change some: they must read what was seen, too.
-            self._store.read(lambda tx: _refuse_changed(tx, idempotency_key, *seen))
+        if idempotency_key is not None:
+            # Some verbs read before they run, what may be gone since the first answer.
+            first = self._store.read(lambda tx: first_answer(tx, idempotency_key, who, digest))
+            if first is not None:
+                return command.told(msgspec.json.decode(first))
         broker = copy.copy(cast("Broker", self))
         store = _CommandStore(self._store, idempotency_key, who, digest, seen)
         broker._store = cast("Any", store)

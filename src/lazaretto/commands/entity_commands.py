@@ -10,8 +10,9 @@ from msgspec import Meta
 from lazaretto.commands.command import Administering, OfPath, Options
 from lazaretto.filters.records import rule_from
 from lazaretto.model.entities import FORWARDS, QueueOptions, TopicOptions
+from lazaretto.model.entity_changes import parts_of
 from lazaretto.model.permissions import Permission
-from lazaretto.records.options import changes_from, options_from
+from lazaretto.records.options import options_from
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker
@@ -60,8 +61,7 @@ class UpdateQueue(Setting, frozen=True, kw_only=True):
     changes: Options
 
     def apply(self, broker: Broker, actor: str) -> None:
-        current = broker.queue(self.path).options
-        changes: Any = changes_from(QueueOptions, self.changes, current)
+        changes: Any = parts_of(QueueOptions, self.changes)
         broker.update_queue(self.path, actor=actor, **changes)
 
 
@@ -91,8 +91,7 @@ class UpdateTopic(Setting, frozen=True, kw_only=True):
     changes: Options
 
     def apply(self, broker: Broker, actor: str) -> None:
-        current = broker.topic(self.path).options
-        changes: Any = changes_from(TopicOptions, self.changes, current)
+        changes: Any = parts_of(TopicOptions, self.changes)
         broker.update_topic(self.path, actor=actor, **changes)
 
 
@@ -130,8 +129,7 @@ class UpdateSubscription(OfSubscription, frozen=True, kw_only=True):
     changes: Options
 
     def apply(self, broker: Broker, actor: str) -> None:
-        current = broker.subscription(self.topic, self.subscription).queue.options
-        changes: Any = changes_from(QueueOptions, self.changes, current)
+        changes: Any = parts_of(QueueOptions, self.changes)
         broker.update_subscription(self.topic, self.subscription, actor=actor, **changes)
 
 

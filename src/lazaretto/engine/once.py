@@ -14,6 +14,19 @@ from lazaretto.store.contract.transaction_contract import Again, Operation, Tran
 KEPT = 86_400 * 1_000_000
 
 
+def first_answer(tx: Transaction, key: str, actor: str, digest: bytes) -> bytes | None:
+    """Return the first answer to a command under a key; None: it was not run. Raises IdempotencyConflict."""
+    found = tx.commands.find(key)
+    if found is None or found.time <= tx.now - KEPT:
+        return None
+    if (found.actor, found.digest) != (actor, digest):
+        raise IdempotencyConflict(
+            f"expected the command that {key!r} was first used for, got another one; "
+            "give each command a key of its own"
+        )
+    return found.answer
+
+
 @dataclasses.dataclass(slots=True)
 class Once(Operation[bytes]):
     """Run an operation unless its key is known; return its answer, or the first one, as JSON.
@@ -28,14 +41,9 @@ class Once(Operation[bytes]):
     encode: Callable[[Any], bytes]
 
     def run(self, tx: Transaction) -> bytes | Again:
-        found = tx.commands.find(self.key)
-        if found is not None and found.time > tx.now - KEPT:
-            if (found.actor, found.digest) != (self.actor, self.digest):
-                raise IdempotencyConflict(
-                    f"expected the command that {self.key!r} was first used for, got another one; "
-                    "give each command a key of its own"
-                )
-            return found.answer
+        first = first_answer(tx, self.key, self.actor, self.digest)
+        if first is not None:
+            return first
         answer = self.operation.run(tx)
         if isinstance(answer, Again):
             return answer

@@ -12,6 +12,7 @@ from lazaretto.engine.once import KEPT
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
 from lazaretto.engine.outcome.set_aside import sweep_purged
+from lazaretto.engine.outcome.units import MOST_IN_UNIT, takes_units
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.engine.routing.deliver import pass_all_on, pass_on_scheduled
 from lazaretto.engine.routing.forwards import active_due, forwards
@@ -144,7 +145,8 @@ def _come_due(tx: Transaction, queue: QueueRecord, row: MessageRow) -> int:
         state = SUSPECT if row.suspect else READY
         tx.save_row(replace(row, state=state, due=due, moves=row.moves + 1))
     elif forwards(queue) and in_main(row.key):
-        return pass_all_on(tx, queue, _BACKLOG)
+        # A part of a unit would be taken for a unit.
+        return pass_all_on(tx, queue, MOST_IN_UNIT if takes_units(tx, queue) else _BACKLOG)
     else:
         # It was to be forwarded, but its queue is now disabled.
         tx.save_row(replace(row, due=row.expires))

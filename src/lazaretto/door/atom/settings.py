@@ -17,6 +17,7 @@ from lazaretto.door.atom.values import (
     write_flag,
 )
 from lazaretto.model.entities import TOPIC_OPTIONS, QueueOptions, QueueStatus, TopicOptions
+from lazaretto.model.entity_changes import Parts
 from lazaretto.model.policy import PoisonPolicy
 
 #: Service Bus's limit of a lock, in seconds, and what it says beyond it.
@@ -211,7 +212,11 @@ def changes_of(
                 400,
                 f"The value for the {setting.element} property of an existing {entity} cannot be changed.",
             )
-        changes[setting.option] = setting.merge(value, before)
+        changed = setting.merge(value, before)
+        if setting.option == "policy" and not creates:
+            # Its other options may be changed at the same time.
+            changed = Parts(receive_retry_count=changed.receive_retry_count)
+        changes[setting.option] = changed
     kept = _kept(kind, given, options.annotations or {}, creates=creates)
     if kept != (options.annotations or {}):
         changes["annotations"] = kept

@@ -26,9 +26,8 @@ from lazaretto.engine.dialogs.conversation_ends import (
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.engine.messages.prepare import check_size
-from lazaretto.engine.messages.sessions import held_decoder
-from lazaretto.engine.outcome.dispositions import HeldRecord
 from lazaretto.engine.outcome.held_sessions import ResumeSession
+from lazaretto.engine.outcome.session_holds import HeldRecord, held_decoder
 from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.engine.timers import SWEEP, sweep
 from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError

@@ -29,6 +29,7 @@ from lazaretto.model.entities import (
     names_subscription,
     refuse_for_subscription,
 )
+from lazaretto.model.entity_changes import merged
 from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.records import (
     DEFERRED,
@@ -185,7 +186,7 @@ def change_options(
     """Change some of an entity's options; return the changed entity. Raises InvalidOption."""
     names = [field.name for field in dataclasses.fields(QueueOptions)]
     refuse_unknown(changes, names, f"{record.kind.value} {record.path!r}")
-    options = dataclasses.replace(record.options, **changes)
+    options = dataclasses.replace(record.options, **merged(changes, record.options))
     for name in FIXED_OPTIONS:
         if getattr(options, name) != getattr(record.options, name):
             raise InvalidOption(
@@ -225,10 +226,12 @@ def _check_growth(tx: Transaction, record: QueueRecord, options: QueueOptions) -
         raise InvalidOption(f"the {kind} has {before} partitions: expected as many or more, got {now}")
     ((_, standing),) = standings(tx, [record])
     held = sum(standing.states.values()) + standing.dead_letter + standing.transfer_dead_letter
-    if held:
+    purged = tx.queues.purged(record.queue_id)
+    if held or purged:
+        also = f" and {purged} purged dead letters, which can be restored" if purged else ""
         raise InvalidOption(
-            f"the {kind} holds {held} messages, dead letters included: partitions can be raised only while "
-            "it is empty, because they would change the order within sessions and partition keys"
+            f"the {kind} holds {held} messages, dead letters included{also}: partitions can be raised only "
+            "while it is empty, because they would change the order within sessions and partition keys"
         )
 
 

@@ -205,7 +205,7 @@ def _waits(tx: Transaction, queue: QueueRecord) -> bool:
         return True
     ((_, standing),) = standings(tx, [queue])
     dead = standing.dead_letter + standing.transfer_dead_letter
-    return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED))
+    return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED)) or tx.queues.purged(queue.queue_id) > 0
 
 
 @dataclasses.dataclass(slots=True)

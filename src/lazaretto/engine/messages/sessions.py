@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-import msgspec
-
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
-from lazaretto.engine.outcome.dispositions import HeldRecord
+from lazaretto.engine.outcome.session_holds import held_decoder
 from lazaretto.engine.timers import catch_up, release_held
 from lazaretto.errors import (
     EntityError,
@@ -25,8 +23,6 @@ from lazaretto.model.messages import Lock
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.records import QueueRecord, SessionRecord
 from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
-
-held_decoder = msgspec.json.Decoder(HeldRecord)
 
 #: Service Bus's limit for a session's state, in bytes.
 MAX_STATE_SIZE = 262_144

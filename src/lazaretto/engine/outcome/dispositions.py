@@ -9,8 +9,9 @@ import msgspec
 
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
+from lazaretto.engine.outcome.session_holds import HeldRecord, hold, release_sessions
 from lazaretto.engine.queue_admission import admission_of
-from lazaretto.engine.routing.deliver import dead_letter, release_sessions, resolve
+from lazaretto.engine.routing.deliver import dead_letter, resolve
 from lazaretto.engine.routing.forwards import active_due, touch
 from lazaretto.engine.routing.router import refusal
 from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
@@ -40,16 +41,6 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _LONGEST_ERROR = 512
 
 
-class HeldRecord(msgspec.Struct, frozen=True):
-    """The poison message of a held session, as stored with the session."""
-
-    mode: PoisonSession
-    sequence_number: int
-    reason: str
-    time: int
-    error: str | None = None
-
-
 def _latest_error(tx: Transaction, row: MessageRow) -> str | None:
     """Return the error of a message's latest failed attempt, or None."""
     latest = tx.history.last_error(main_key(row.key))
@@ -64,8 +55,7 @@ def hold_session(
     """Hold a session: deliver none of its messages until an operator decides on its poison message."""
     assert row.session_id is not None
     record = HeldRecord(mode, sequence_of(row.key), reason, tx.now, _latest_error(tx, row))
-    held = msgspec.json.encode(record).decode()
-    tx.sessions.hold(queue.queue_id, row.session_id, row.key, held)
+    hold(tx, queue, row.session_id, record)
     number = sequence_of(row.key)
     note(tx, "session_held", queue, number, session=row.session_id, mode=mode.value, reason=reason)
 

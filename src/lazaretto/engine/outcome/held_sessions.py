@@ -9,10 +9,9 @@ import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
-from lazaretto.engine.messages.sessions import held_decoder
 from lazaretto.engine.outcome.dispositions import dispose
 from lazaretto.engine.outcome.resubmit import Resubmit
-from lazaretto.engine.routing.deliver import release_sessions
+from lazaretto.engine.outcome.session_holds import held_decoder, release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import to_datetime

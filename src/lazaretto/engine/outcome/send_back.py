@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from lazaretto.engine.outcome.dead_letter_operations import find_obstacle
+from lazaretto.engine.outcome.session_holds import HeldRecord, holding, release_sessions
 from lazaretto.engine.queue_hooks import hooks_of
-from lazaretto.engine.routing.deliver import pass_on, release_sessions
+from lazaretto.engine.routing.deliver import pass_on
 from lazaretto.engine.routing.forwards import forwards
 from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
 from lazaretto.model.entities import Subqueue
@@ -36,16 +37,16 @@ Prepare = Callable[[MessageRow, DeadLetterRecord], NewMessage | None]
 class SentBack:
     """What became of dead letters, by their keys in the queue itself.
 
-    `sent`: the new keys. `skipped`: why they stay. `rows`: the dead letters as they were. `held`: the
-    sessions that those which were sent had held. `edited`: those that were edited. `rewritten`: those whose
-    headers changed. `forwarded`: the keys that they have where the queue forwards to. `full`: why nothing
-    more can be sent now; what follows was not looked at.
+    `sent`: the new keys. `skipped`: why they stay. `rows`: the dead letters as they were. `held`: how those
+    that returned to their places had held their sessions. `edited`: those that were edited. `rewritten`:
+    those whose headers changed. `forwarded`: the keys that they have where the queue forwards to. `full`: why
+    nothing more can be sent now; what follows was not looked at.
     """
 
     sent: dict[int, int] = dataclasses.field(default_factory=dict)
     skipped: dict[int, str] = dataclasses.field(default_factory=dict)
     rows: dict[int, MessageRow] = dataclasses.field(default_factory=dict)
-    held: dict[int, str] = dataclasses.field(default_factory=dict)
+    held: dict[int, HeldRecord] = dataclasses.field(default_factory=dict)
     edited: set[int] = dataclasses.field(default_factory=set)
     rewritten: set[int] = dataclasses.field(default_factory=set)
     forwarded: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -67,7 +68,7 @@ def send_back(
     """
     rows = tx.rows([dead_key(key, subqueue) for key in keys])
     records = tx.history.some_dead_letters(keys)
-    held = tx.sessions.held_by(keys) if queue.options.requires_session else {}
+    held = holding(tx, queue, {main_key(row.key): row for row in rows.values()})
     reviver = Reviver(tx, queue)
     done = SentBack()
     plain: dict[int, MessageRow] = {}
@@ -84,7 +85,8 @@ def send_back(
         try:
             edited = None if prepare is None else prepare(row, record)
             live = reviver.live(row, edited)
-            in_place = live.session_id is not None and live.session_id == held.get(key)
+            session_id = decode_headers(row.headers).session_id if key in held else None
+            in_place = session_id is not None and live.session_id == session_id
             if in_place and live.state == SCHEDULED:
                 raise NotAllowed("it cannot be scheduled, because its session waits for it")
         except LazarettoError as error:
@@ -127,10 +129,13 @@ def _forward(tx: Transaction, queue: QueueRecord, done: SentBack) -> None:
 
 def _new_key(tx: Transaction, queue: QueueRecord, row: MessageRow, live: MessageRow) -> int:
     """Return a key at the end of the queue, or of the partition that a message belongs to."""
-    if queue.partitions == 1 or live.headers is row.headers:
-        return tx.sequences.take_key_beside(row.key)
-    headers = decode_headers(live.headers)
-    return tx.sequences.take_key(queue, headers.session_id or headers.partition_key)
+    if queue.partitions > 1:
+        # Not always where it was: the queue may have got more partitions since.
+        headers = decode_headers(live.headers)
+        key = headers.session_id or headers.partition_key
+        if key is not None:
+            return tx.sequences.take_key(queue, key)
+    return tx.sequences.take_key_beside(row.key)
 
 
 class Reviver:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.engine.outcome.rerouting import check_target
+from lazaretto.engine.outcome.units import MOST_IN_UNIT, sessions_of, takes_units
 from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import FAILED, PROCESSED, Edited, send_letters, take_back
 from lazaretto.errors import LazarettoError
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repair_pace import WATCHED, why_stop
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
@@ -25,8 +26,11 @@ from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 #: How long a runner may be silent before another one takes its repair, in seconds.
 LEASE = 5.0
-#: The most letters of one session that are sent in one commit because they belong together.
+#: The most letters of one session that are sent in one commit because they belong together, if it is no unit;
+#: and how many are looked at at once.
 _MOST_TOGETHER = 1_000
+#: Stands for the session of a letter that is not where it was.
+GONE: Final = "\0"
 #: The most outcomes that are looked at in one commit.
 _OUTCOMES = 5_000
 
@@ -185,13 +189,12 @@ class Advance(Operation[Step]):
         """Send the next letters, up to the place `end`; return how many were dealt with."""
         position, queue = course.record.position, course.queue
         assert queue is not None
-        keys = course.members(position, min(position + number, end))
-        if keys and course.plan.order == BY_SESSION:
-            keys += _rest_of_session(course, keys[-1], position + len(keys), end)
+        keys = next_letters(course, number, end)
         if self.edits is not None:
             # What was not edited yet is left to the next step.
             known = [key in self.edits for key in keys]
-            keys = keys[: known.index(False)] if False in known else keys
+            if False in known:
+                keys = [] if divides_units(course) else keys[: known.index(False)]
         if keys:
             full = send_letters(course, queue, keys, self.edits)
             if full is not None:
@@ -201,6 +204,8 @@ class Advance(Operation[Step]):
     def _take_back(self, course: Course) -> int:
         top = course.record.taken_back or 0
         bottom = max(0, top - self.limit)
+        if bottom and divides_units(course):
+            bottom = _first_of_unit(course, bottom, top)
         # Newest first, so that what is left in the queue is what came before.
         keys = course.members(bottom, top)
         done = take_back(course, keys) if keys else 0
@@ -237,20 +242,71 @@ def would_advance(tx: Transaction, record: RepairRecord, limit: int) -> bool:
     return min(limit, course.pace.room(open_ if course.pace.in_flight is not None else 0)) > 0
 
 
-def _rest_of_session(course: Course, last: int, position: int, end: int) -> list[int]:
-    """Return the members behind a letter that belong to its session."""
-    following = course.members(position, min(position + _MOST_TOGETHER, end))
-    subqueue = subqueue_at(course.record.subqueue)
-    headers = course.tx.repairs.headers([dead_key(key, subqueue) for key in (last, *following)])
+def divides_units(course: Course) -> bool:
+    """Return whether a step must ask where it may end: sessions are units where the letters go."""
+    target = course.queue
+    if course.plan.to is not None:
+        target = course.tx.queues.by_path(EntityPath.parse(course.plan.to).key)
+    return target is not None and takes_units(course.tx, target)
 
-    def session(key: int) -> str | None:
-        return decode_headers(headers.get(dead_key(key, subqueue))).session_id
 
-    wanted = session(last)
-    for number, key in enumerate(following):
-        if wanted is None or session(key) != wanted:
-            return following[:number]
-    return following
+def next_letters(course: Course, number: int, end: int) -> list[int]:
+    """Return the next letters, so many and the rest of a session that belongs together, up to a place."""
+    position = course.record.position
+    keys = course.members(position, min(position + number, end))
+    if not keys or course.plan.order != BY_SESSION:
+        return keys
+    most = MOST_IN_UNIT if divides_units(course) else _MOST_TOGETHER
+    sessions = [session_id for _, session_id in _sessions(course, keys) if session_id is not GONE]
+    last = sessions[-1] if sessions else None
+    behind = position + len(keys)
+    while last is not None and behind < min(end, position + number + most):
+        following = course.members(behind, min(behind + _MOST_TOGETHER, end))
+        for key, session_id in _sessions(course, following):
+            if session_id not in (last, GONE):
+                return keys
+            keys.append(key)
+        behind += len(following)
+    return keys
+
+
+def _sessions(course: Course, keys: list[int]) -> Iterator[tuple[int, str | None]]:
+    """Yield letters with their sessions, GONE for those that are no letters any more."""
+    places = {key: dead_key(key, subqueue_at(course.record.subqueue)) for key in keys}
+    found = sessions_of(course.tx, places.values())
+    return ((key, found.get(place, GONE)) for key, place in places.items())
+
+
+def _first_of_unit(course: Course, bottom: int, top: int) -> int:
+    """Return the place of the first letter that was sent as one unit with those between two places."""
+    unit: str | None = None
+    for start in range(bottom, top, _MOST_TOGETHER):
+        for _, session_id in _sent_sessions(course, start, min(start + _MOST_TOGETHER, top)):
+            if unit is None and session_id is not GONE:
+                unit = session_id
+                break
+        if unit is not None:
+            break
+    first = bottom
+    while unit is not None and first:
+        start = max(0, first - _MOST_TOGETHER)
+        for place, session_id in reversed(_sent_sessions(course, start, first)):
+            if session_id not in (unit, GONE):
+                return bottom
+            bottom = place
+        first = start
+    return bottom
+
+
+def _sent_sessions(course: Course, first: int, last: int) -> list[tuple[int, str | None]]:
+    """Return the places of letters with the sessions that they were sent in, GONE for those that left."""
+    keys, tx = course.members(first, last), course.tx
+    sent = {item.key: item.new_key for item in tx.repairs.items(course.record.repair, keys)}
+    found = sessions_of(tx, [key for key in sent.values() if key is not None])
+    return [
+        (place, GONE if (new_key := sent.get(key)) is None else found.get(new_key, GONE))
+        for place, key in enumerate(keys, first)
+    ]
 
 
 def obstacle(course: Course) -> str | None:
@@ -265,6 +321,8 @@ def obstacle(course: Course) -> str | None:
             target = check_target(tx, EntityPath(queue.path, subqueue), EntityPath.parse(course.plan.to))
         except LazarettoError as error:
             return str(error)
+    if course.plan.order != BY_SESSION and takes_units(tx, target):
+        return f"sessions of {target.path!r} are units since it was planned: cancel it, and plan it anew"
     if not target.status.takes:
         return f"{target.path!r} is {target.status.value}"
     if target.halted_by is not None:

@@ -51,6 +51,10 @@ class Ahead:
             self._collect(record, number, end)
         return {key: edited for _, some in self._known for key, edited in some.items()}
 
+    def covers(self, record: RepairRecord, number: int) -> bool:
+        """Return whether so many of the next letters are edited."""
+        return bool(self._known) and self._known[-1][0] >= record.position + number
+
     def _collect(self, record: RepairRecord, number: int, end: int) -> None:
         """Take what was edited meanwhile, and have more edited."""
         if self._asked is not None and self._asked[1].done():
@@ -59,8 +63,8 @@ class Ahead:
         start = self._known[-1][0] if self._known else record.position
         if not self._calls:
             # Not beside a commit: the two threads would take turns, and the commit hold its lock longer.
-            if not self._known and start < min(end, start + number):
-                behind = min(end, start + number)
+            behind = min(end, record.position + number)
+            if start < behind:
                 self._known.append((behind, self._edit(record, start, behind)))
         elif self._asked is None and start < min(end, record.position + 2 * max(number, _CALLED)):
             behind = min(end, start + _CALLED)

@@ -8,6 +8,7 @@ import msgspec
 
 from lazaretto.engine.outcome.rerouting import check_target, move_letters
 from lazaretto.engine.outcome.send_back import SentBack, send_back
+from lazaretto.engine.outcome.session_holds import held_decoder, hold
 from lazaretto.engine.repairs.course import Course
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath, Subqueue
@@ -86,7 +87,6 @@ def send_letters(
 
     originals = _originals(tx, keys, subqueue, edits)
     prepared = None if edits is None else prepare
-    held = _held_by(tx, queue, keys)
     if course.plan.to is None:
         done = send_back(tx, queue, subqueue, keys, prepared, course.plan.frozen_at)
     else:
@@ -94,7 +94,7 @@ def send_letters(
         target = check_target(tx, path, EntityPath.parse(course.plan.to))
         until = course.plan.frozen_at
         done = move_letters(tx, queue, path, target, keys, prepared, until, stops_if_full=True)
-    items = [_item(course, queue, done, key, held) for key in done.sent]
+    items = [_item(course, done, key) for key in done.sent]
     # The queue that these went to could not send them on: they are its dead letters.
     lost = [RepairItem(key, None, 0, None, None, FAILED) for key in done.rows if key not in done.sent]
     items += lost
@@ -111,34 +111,22 @@ def send_letters(
     return done.full
 
 
-def _item(
-    course: Course, queue: QueueRecord, done: SentBack, key: int, held: Mapping[int, str]
-) -> RepairItem:
+def _item(course: Course, done: SentBack, key: int) -> RepairItem:
     row, new_key = done.rows[key], done.forwarded.get(key, done.sent[key])
-    in_place = key in done.held
+    held, session_id, held_by = done.held.get(key), None, None
+    if held is not None:
+        session_id, held_by = decode_headers(row.headers).session_id, msgspec.json.encode(held).decode()
     same = key not in done.rewritten
     before = Before(
         row.state, row.due, row.expires, row.enqueued, row.deliveries, row.failures, row.worker_deaths,
         row.lock_expiries, row.delivery_count, row.cycle_attempts, row.cycle, row.moves, row.deferred,
         row.generation, row.enqueued_sequence_number, row.resubmitted_from, row.suspect,
-        same, None if same else row.headers, done.held.get(key), held.get(key) if in_place else None,
+        same, None if same else row.headers, session_id, held_by,
     )  # fmt: skip
     outcome = None if course.watch is None or course.watch > 0 else SENT
     if course.watch is not None:
         course.watch -= 1
     return RepairItem(key, new_key, row.generation + 1, _encode(before), None, outcome)
-
-
-def _held_by(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> dict[int, str]:
-    """Return what is stored of the sessions that letters hold, by the letters' keys."""
-    if not queue.options.requires_session:
-        return {}
-    found = {}
-    for key, session_id in tx.sessions.held_by(keys).items():
-        session = tx.sessions.find(queue.queue_id, session_id)
-        if session is not None and session.held_by is not None:
-            found[key] = session.held_by
-    return found
 
 
 def _originals(
@@ -203,9 +191,10 @@ def take_back(course: Course, keys: Sequence[int]) -> int:
         tx.save_rows(plain)
     tx.repairs.reopen(list(back))
     tx.repairs.set_outcomes(record.repair, {UNDONE: list(back)})
-    for key, before in befores.items():
+    for before in befores.values():
         if before.held_by is not None and before.session_id is not None:
-            tx.sessions.hold(queue.queue_id, before.session_id, key, before.held_by)
+            # Another letter may hold the session by now: then both do.
+            hold(tx, queue, before.session_id, held_decoder.decode(before.held_by))
     course.change(sent=record.sent - len(back), undone=record.undone + len(back))
     return len(back)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from types import EllipsisType
 from typing import Any
 
 import msgspec
@@ -71,6 +72,20 @@ class PlanRepair(Operation[RepairRecord]):
         return record
 
 
+#: The most letters in flight, and a second; None: any number; ...: as it is.
+Limits = tuple[int | EllipsisType | None, float | EllipsisType | None]
+
+
+def _limits(
+    pace: Pace, in_flight: int | EllipsisType | None, rate: float | EllipsisType | None
+) -> tuple[int | None, float | None]:
+    """Return limits with those of a pace where none are given."""
+    return (
+        pace.in_flight if isinstance(in_flight, EllipsisType) else in_flight,
+        pace.rate if isinstance(rate, EllipsisType) else rate,
+    )
+
+
 @dataclasses.dataclass(slots=True)
 class DirectRepair(Operation[RepairRecord]):
     """Let a repair go on to another phase at an operator's request, at another pace if one is given."""
@@ -78,7 +93,7 @@ class DirectRepair(Operation[RepairRecord]):
     name: str
     event: RepairEvent
     actor: str
-    limits: tuple[int | None, float | None] | None = None
+    limits: Limits | None = None
 
     def run(self, tx: Transaction) -> RepairRecord:
         course = Course.of(tx, find_repair(tx, self.name))
@@ -88,7 +103,7 @@ class DirectRepair(Operation[RepairRecord]):
             course.pace = course.pace.afresh()
         _require_second_person(tx, course, self.event, self.actor)
         if self.limits is not None:
-            course.pace = course.pace.changed(*self.limits)
+            course.pace = course.pace.changed(*_limits(course.pace, *self.limits))
         course.go(self.event, self.actor)
         if course.phase is Phase.UNDOING or course.phase in ENDED or course.phase is Phase.PAUSED:
             # Whoever is at work on it finds out, and nobody need wait for its lease to end.
@@ -122,16 +137,16 @@ class PaceRepair(Operation[RepairRecord]):
     """Change how fast a repair goes, also while it runs."""
 
     name: str
-    in_flight: int | None
-    rate: float | None
+    limits: Limits
     actor: str
 
     def run(self, tx: Transaction) -> RepairRecord:
         course = Course.of(tx, find_repair(tx, self.name))
         before = {"in_flight": course.pace.in_flight, "rate": course.pace.rate}
-        course.pace = course.pace.changed(self.in_flight, self.rate)
+        course.pace = course.pace.changed(*_limits(course.pace, *self.limits))
         course.save()
-        told = {"repair": self.name, "in_flight": self.in_flight, "rate": self.rate, "before": before}
+        now = {"in_flight": course.pace.in_flight, "rate": course.pace.rate}
+        told = {"repair": self.name, **now, "before": before}
         audit(tx, self.actor, "repair: pace", course.record.path, **told)
         return course.record
 

@@ -12,6 +12,7 @@ from lazaretto.engine.messages.prepare import message_of
 from lazaretto.engine.outcome.dead_letter_operations import find_obstacle
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.outcome.send_back import Reviver
+from lazaretto.engine.outcome.session_holds import holding
 from lazaretto.engine.repairs.advance import obstacle
 from lazaretto.engine.repairs.course import Course, find_repair
 from lazaretto.engine.repairs.editing import LetterEditor, edit_letters, letters_at
@@ -21,7 +22,7 @@ from lazaretto.engine.routing.router import Router
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.keys import dead_key, subqueue_at
+from lazaretto.model.keys import dead_key, main_key, subqueue_at
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repairs import EditedLetter, RepairPreview
 from lazaretto.store.contract.records import MessageRow, NewMessage, QueueRecord
@@ -121,8 +122,7 @@ class _Look:
             return
         rows = tx.rows([dead_key(key, self._subqueue) for key in keys])
         letters = tx.history.some_dead_letters(keys)
-        held = tx.sessions.held_by(keys) if queue.options.requires_session else {}
-        self._placed += len(held)
+        self._placed += len(holding(tx, queue, {main_key(row.key): row for row in rows.values()}))
         reviver, router = Reviver(tx, queue), Router(tx)
         for message in tx.peek_keys(list(rows)):
             self._bytes += len(message.body) + len(message.encoded_headers or b"")

@@ -15,11 +15,13 @@ from lazaretto.engine.repairs.advance import (
     GiveUpRepair,
     Step,
     TakeRepair,
+    divides_units,
     is_free,
+    next_letters,
     would_advance,
 )
 from lazaretto.engine.repairs.ahead import Ahead
-from lazaretto.engine.repairs.course import pace_of, plan_of
+from lazaretto.engine.repairs.course import Course, pace_of, plan_of
 from lazaretto.engine.repairs.editing import MakeEditor, edit_of
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import BrokerClosed, HandlerError, LazarettoError, SandboxError
@@ -126,9 +128,10 @@ class Runner:
                 return
             limit, edits, trouble = self._limit(record, allowance), None, None
             if ahead is not None:
-                edits, trouble = _edits(ahead, record, limit, nap)
-                # What is not edited yet cannot be sent.
-                limit = min(limit, len(edits))
+                number = self._store.read(functools.partial(_letters_of_step, record=record, limit=limit))
+                edits, trouble = _edits(ahead, record, number, nap)
+                # What is not edited yet cannot be sent; and a unit not at all while a part of it is not.
+                limit = min(limit, len(edits)) if number <= limit or ahead.covers(record, number) else 0
             idle = trouble is None and not self._store.read(
                 functools.partial(would_advance, record=record, limit=limit)
             )
@@ -158,6 +161,16 @@ class Runner:
         # A short last commit says nothing of how long a full one takes.
         if step.letters * 2 >= self._chunk:
             self._chunk = min(MOST_CHUNK, next_chunk(step.letters, step.seconds))
+
+
+def _letters_of_step(tx: Transaction, record: RepairRecord, limit: int) -> int:
+    """Return how many letters a step goes over: more than its limit if its last ones belong together."""
+    course = Course.of(tx, record)
+    if not limit or not divides_units(course):
+        return limit
+    if course.phase is Phase.CANARY:
+        return max(limit, course.plan.canary - record.position)
+    return max(limit, len(next_letters(course, limit, record.letters)))
 
 
 def _edits(

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.log import note, tell
+from lazaretto.engine.outcome.session_holds import release_sessions
 from lazaretto.engine.routing.router import Router, with_hops
 from lazaretto.engine.routing.undeliverable import MOST_HOPS, Undeliverable
 from lazaretto.model.entities import Subqueue
@@ -36,14 +37,6 @@ from lazaretto.store.contract.transaction_contract import Transaction
 _replace = msgspec.structs.replace
 
 # -- dead letters --------------------------------------------------------------------------------
-
-
-def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
-    """Release sessions whose poison messages are resolved or gone."""
-    for session in tx.sessions.release(keys):
-        queue = tx.queues.by_id(session.queue_id)
-        if queue is not None:
-            note(tx, "session_released", queue, session=session.session_id)
 
 
 def resolve(tx: Transaction, keys: Sequence[int], resolution: str) -> None:

@@ -100,6 +100,10 @@ class StoredQueues(Protocol):
         """Store when an entity will be deleted if it is not used before."""
         ...
 
+    def purged(self, queue_id: int) -> int:
+        """Return how many purged dead letters of a queue can be restored."""
+        ...
+
     def idle_at(self, queue_id: int) -> int:
         """Return when an idle entity will be deleted; a past time if it is not known here."""
         ...

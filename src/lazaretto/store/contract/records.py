@@ -338,8 +338,9 @@ class SessionAddress(msgspec.Struct, frozen=True):
 
 
 class HeldSessionRecord(msgspec.Struct, frozen=True):
-    """A held session, with JSON of its poison message."""
+    """A held session, with JSON of its poison messages."""
 
+    queue_id: int
     session_id: str
     held_by: str
 

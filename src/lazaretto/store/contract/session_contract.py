@@ -58,15 +58,11 @@ class StoredSessions(Protocol):
         ...
 
     def hold(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
-        """Hold a session because of a message; `held_by` is JSON."""
+        """Hold a session because of messages, of which this key is the first; `held_by` is JSON."""
         ...
 
-    def release(self, keys: Sequence[int]) -> list[SessionAddress]:
-        """Release the sessions that messages hold; return them."""
-        ...
-
-    def held_by(self, keys: Sequence[int]) -> dict[int, str]:
-        """Return the sessions that messages hold, by the messages' keys."""
+    def release(self, keys: Sequence[int]) -> list[HeldSessionRecord]:
+        """Release the sessions that messages hold as the first ones; return them as they were held."""
         ...
 
     def held(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:

@@ -17,11 +17,11 @@ from lazaretto.store.contract.records import (
     SCHEDULED,
     AttemptRecord,
     ErrorRecord,
+    HeldSessionRecord,
     MessageRow,
     NewEvent,
     NewMessage,
     QueueRecord,
-    SessionAddress,
 )
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import WholePartitions
@@ -141,8 +141,8 @@ class WholeMessageIds(MessageIdTables):
 class WholeSessions(SessionTables):
     """The part for sessions."""
 
-    def release(self, keys: Sequence[int]) -> list[SessionAddress]:
-        if self.held_by(keys):
+    def release(self, keys: Sequence[int]) -> list[HeldSessionRecord]:
+        if self._held_by(keys):
             raise Unforeseen
         return []
 

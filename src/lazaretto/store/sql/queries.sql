@@ -274,6 +274,12 @@ UPDATE lazaretto_queues SET rollbacks = :rollbacks WHERE queue_id = :queue_id
 -- claims: not looked at
 SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last ORDER BY key DESC LIMIT 1
 
+-- name: count_purged
+-- How many purged dead letters a queue holds.
+-- locks: not looked at
+-- claims: not looked at
+SELECT count(*) FROM lazaretto_messages WHERE key > :first AND key < :last
+
 -- name: insert_deleted_queue
 -- Note that a queue's messages are to be removed.
 INSERT INTO lazaretto_deleted_queues (queue_id) VALUES (:queue_id)
@@ -849,27 +855,23 @@ WHERE queue_id = :queue_id AND session_id = :session_id AND lock_token IS NULL A
   AND held_key IS NULL
 
 -- name: hold_session
--- Hold a session back until its poison message is decided on: of several, the first.
+-- Hold a session back until its poison messages are decided on. The key is that of the first.
 INSERT INTO lazaretto_sessions (queue_id, session_id, held_by, held_key)
 VALUES (:queue_id, :session_id, :held_by, :key)
 ON CONFLICT (queue_id, session_id) DO UPDATE
-SET held_by = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
-                   THEN lazaretto_sessions.held_by ELSE excluded.held_by END,
-    held_key = CASE WHEN lazaretto_sessions.held_key <= excluded.held_key
-                    THEN lazaretto_sessions.held_key ELSE excluded.held_key END
+SET held_by = excluded.held_by, held_key = excluded.held_key
 
 -- name: release_sessions
 -- Let sessions go on that were held back by these messages.
-UPDATE lazaretto_sessions SET held_by = NULL, held_key = NULL
-WHERE held_key [among keys] RETURNING queue_id, session_id
+UPDATE lazaretto_sessions SET held_by = NULL, held_key = NULL WHERE held_key [among keys]
 
 -- name: select_sessions_held_by
 -- The sessions that messages hold back.
-SELECT held_key, session_id FROM lazaretto_sessions WHERE held_key [among keys]
+SELECT queue_id, session_id, held_by FROM lazaretto_sessions WHERE held_key [among keys]
 
 -- name: select_held_sessions
 -- The sessions of a queue that are held back, by the place of their poison message.
-SELECT session_id, held_by FROM lazaretto_sessions
+SELECT queue_id, session_id, held_by FROM lazaretto_sessions
 WHERE held_key > :first AND held_key <= :last ORDER BY held_key LIMIT :limit
 
 -- name: select_session_keys

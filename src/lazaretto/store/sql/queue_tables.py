@@ -11,6 +11,7 @@ from lazaretto.model.keys import (
     LAST_QUEUE,
     SEQUENCE_BITS,
     SUBQUEUE_BITS,
+    aside_key,
     lower_bound,
     queue_of,
     queues_of,
@@ -265,6 +266,11 @@ class QueueTables(Part):
             self._context.memory.idle_at.pop(queue_id, None)
         else:
             self._context.memory.idle_at[queue_id] = idle_at
+
+    def purged(self, queue_id: int) -> int:
+        values = {"first": aside_key(lower_bound(queue_id)), "last": lower_bound(queue_id + 1)}
+        (number,) = self._context.run("count_purged", values).fetchone()
+        return int(number)
 
     def idle_at(self, queue_id: int) -> int:
         return self._context.memory.idle_at.get(queue_id, 0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from lazaretto.model.keys import lower_bound
 from lazaretto.store.contract.records import (
     HeldSessionRecord,
@@ -75,16 +73,19 @@ class SessionTables(Part):
         values = {"queue_id": queue_id, "session_id": session_id, "key": key, "held_by": held_by}
         self._context.run("hold_session", values)
 
-    def release(self, keys: Sequence[int]) -> list[SessionAddress]:
-        rows = self._context.run("release_sessions", (self._context.ids(keys),)).fetchall()
-        released = [SessionAddress(*row) for row in rows]
+    def release(self, keys: Sequence[int]) -> list[HeldSessionRecord]:
+        released = self._held_by(keys)
+        if released:
+            self._context.run("release_sessions", (self._context.ids(keys),))
         for session in released:
-            self._context.run("delete_idle_session", msgspec.structs.asdict(session))
+            values = {"queue_id": session.queue_id, "session_id": session.session_id}
+            self._context.run("delete_idle_session", values)
             self._context.wake(lower_bound(session.queue_id))
         return released
 
-    def held_by(self, keys: Sequence[int]) -> dict[int, str]:
-        return dict(self._context.run("select_sessions_held_by", (self._context.ids(keys),)).fetchall())
+    def _held_by(self, keys: Sequence[int]) -> list[HeldSessionRecord]:
+        rows = self._context.run("select_sessions_held_by", (self._context.ids(keys),)).fetchall()
+        return [HeldSessionRecord(*row) for row in rows]
 
     def held(self, first: int, last: int, limit: int) -> list[HeldSessionRecord]:
         values = {"first": first, "last": last, "limit": limit}

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import functools
 import inspect
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -19,7 +20,7 @@ from lazaretto.handling.context import Effects, HandlerContext, settlement_of
 from lazaretto.handling.faults import store_fault
 from lazaretto.handling.functions import HandlerFunction, form_of, refuse_unrun, unbound
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.failure import failure_of
+from lazaretto.model.failure import failure_of, forget_context
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Receiver
@@ -287,13 +288,16 @@ class Consumer:
 
     def _done(self, message: ReceivedMessage, context: HandlerContext | None = None) -> Done:
         call: Any = self.handler
+        outer = sys.exception()
         try:
             returned = call(message) if context is None else call(message, context)
             if returned is not None and inspect.isawaitable(returned) and self.run_async.works:
                 returned = self.run_async(returned)
         except InvalidMessage as error:
+            forget_context(error, outer)
             found = Settlement(Outcome.INVALID, failure_of(error))
         except (Exception, asyncio.CancelledError) as error:
+            forget_context(error, outer)
             found = Settlement(Outcome.FAILED, failure_of(error), self._delay)
         else:
             # Not this message's fault, but the handler's: the next one would not be handled either.

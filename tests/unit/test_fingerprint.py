@@ -16,6 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lazaretto
+from lazaretto.engine.repairs.key_list import KeyList
+from lazaretto.host import Handler
+from lazaretto.host.handler_calls import Caller
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.fingerprint import Fingerprint, fingerprint_of, outage_of
 from lazaretto.model.shape import _MOST_KNOWN, _PIECE, HOLE, LONGEST_SHAPE, shape, templates
@@ -122,6 +126,74 @@ def test_a_chained_error_is_where_the_first_one_was_raised(tmp_path: Path, name:
     plain, other = _failure(module.check, "a"), _failure(getattr(module, name), "a")
     assert _print(other) == _print(plain)
     assert _print(_as_text(other)) == _print(_as_text(plain))
+
+
+@pytest.mark.parametrize("name", ["chained", "during", "looped"])
+def test_an_error_of_this_package_that_is_being_handled_is_no_site(tmp_path: Path, name: str) -> None:
+    module = _module(tmp_path)
+    plain = _failure(module.check, "a")
+    try:
+        KeyList().extend(object())  # type: ignore[arg-type]
+    except TypeError as error:
+        # As in a thread in which our code has caught it.
+        assert error.__traceback__ is not None
+        error.__traceback__ = error.__traceback__.tb_next
+        assert error.__traceback__ is not None
+        other = _failure(getattr(module, name), "a")
+    assert other.site == plain.site
+    assert site_in(other.stack) == site_in(plain.stack)
+
+
+class TestWhatWasHandledBeforeIsNoCause:
+    """A handler is called while another error is being handled, which Python makes a context of its own."""
+
+    @staticmethod
+    def _message(broker: lazaretto.Broker) -> lazaretto.ReceivedMessage:
+        broker.create_queue("q")
+        broker.sender("q").send(lazaretto.Message(b"a"))
+        (message,) = broker.receiver("q").receive()
+        return message
+
+    @pytest.mark.parametrize("name", ["chained", "during", "looped"])
+    @pytest.mark.parametrize("asynchronous", [False, True])
+    def test_in_a_host(self, tmp_path: Path, name: str, asynchronous: bool) -> None:
+        module = _module(tmp_path)
+
+        def handle(message: lazaretto.ReceivedMessage) -> None:
+            getattr(module, name)(message.body.decode())
+
+        async def handle_async(message: lazaretto.ReceivedMessage) -> None:
+            handle(message)
+
+        with lazaretto.connect(tmp_path / "q.db") as broker:
+            message = self._message(broker)
+        call = Caller(Handler("q", handle_async if asynchronous else handle))
+        try:
+            {}["before"]
+        except KeyError:
+            with pytest.raises(ValueError, match="a") as raised:
+                call(message, None)
+        call.close()
+        found = failure_of(raised.value)
+        assert found is not None
+        assert found.site == "shop.check: raise ValueError(text)"
+        assert "before" not in (found.stack or "")
+
+    @pytest.mark.parametrize("name", ["chained", "during", "looped"])
+    def test_in_consume(self, tmp_path: Path, name: str) -> None:
+        module = _module(tmp_path)
+        with lazaretto.connect(tmp_path / "q.db") as broker:
+            policy = lazaretto.PoisonPolicy(receive_retry_count=0)
+            broker.create_queue("q", lazaretto.QueueOptions(policy=policy))
+            broker.sender("q").send(lazaretto.Message(b"a"))
+            try:
+                {}["before"]
+            except KeyError:
+                handle = lambda message: getattr(module, name)(message.body.decode())  # noqa: E731
+                broker.consume("q", handle, stop_when_idle=True, max_wait=0)
+            (attempt,) = broker.attempts("q", 1)
+        assert attempt.site == "shop.check: raise ValueError(text)"
+        assert "before" not in (attempt.stack or "")
 
 
 def test_an_edit_elsewhere_does_not_count(tmp_path: Path) -> None:

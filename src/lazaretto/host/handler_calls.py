@@ -7,6 +7,7 @@ import importlib
 import inspect
 import json
 import pickle
+import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
@@ -20,7 +21,7 @@ from lazaretto.host.handlers import Handler
 from lazaretto.isolation import FailedResult
 from lazaretto.isolation.coroutines import DeadlineExceeded
 from lazaretto.isolation.pickling import pickle_value
-from lazaretto.model.failure import failure_of
+from lazaretto.model.failure import failure_of, forget_context
 from lazaretto.model.messages import Past, ReceivedMessage, StoredMessage
 from lazaretto.tools.schemas import compile_schema
 from lazaretto.traces import within
@@ -55,6 +56,7 @@ class Caller:
         """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed."""
         context = HandlerContext(message, past) if self._needs_context else None
         self.returned = None
+        outer = sys.exception()
         try:
             if self._validate is not None:
                 self._check(message)
@@ -63,18 +65,27 @@ class Caller:
             else:
                 self._call(message, context)
         except InvalidMessage as error:
+            forget_context(error, outer)
             return Effects(verdict="invalid", failure=failure_of(error))
+        except BaseException as error:
+            forget_context(error, outer)
+            raise
         return None if context is None else context.effects
 
     async def call_async(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Call a coroutine function in the same way, concurrently with others on one event loop."""
         context = HandlerContext(message, past)
+        outer = sys.exception()
         try:
             if self._validate is not None:
                 self._check(message)
             await self._through_async(self._middleware, message, context)
         except InvalidMessage as error:
+            forget_context(error, outer)
             return Effects(verdict="invalid", failure=failure_of(error))
+        except BaseException as error:
+            forget_context(error, outer)
+            raise
         return context.effects
 
     async def _through_async(
@@ -118,9 +129,27 @@ class Caller:
         if returned is not None and inspect.isawaitable(returned):
             if self._runner is None:
                 self._runner = asyncio.Runner()
-            returned = self._runner.run(self._awaited(returned))
+            returned = self._run(self._runner, returned)
         refuse_unrun(returned, may_await=False)
         self.returned = returned
+
+    def _run(self, runner: asyncio.Runner, awaited: Awaitable[Any]) -> Any:
+        raised: list[tuple[BaseException, BaseException | None]] = []
+
+        async def run() -> Any:
+            try:
+                return await self._awaited(awaited)
+            except BaseException as error:
+                raised.append((error, error.__context__))
+                raise
+
+        try:
+            return runner.run(run())
+        except BaseException as error:
+            # The loop raises it anew, and so loses what led to it to what is being handled here.
+            if raised and raised[0][0] is error:
+                error.__context__ = raised[0][1]
+            raise
 
     async def _awaited(self, returned: Awaitable[Any]) -> Any:
         try:

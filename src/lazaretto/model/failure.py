@@ -119,6 +119,20 @@ def kept(name: str, value: object) -> str | None:
     return None if value is None else shorten(value, LONGEST_TEXT)
 
 
+def forget_context(error: BaseException, outer: BaseException | None) -> None:
+    """Part an error of a handler from one that was being handled already when the handler was called.
+
+    Python makes that one a context of all that is raised meanwhile, though it led to none of it.
+    """
+    current: BaseException | None = error
+    seen: set[int] = set()
+    while outer is not None and current is not None and id(current) not in seen:
+        seen.add(id(current))
+        if current.__context__ is outer:
+            current.__context__ = None
+        current = current.__cause__ or current.__context__
+
+
 def failure_of(error: BaseException | str | None) -> Failure | None:
     """Return what is kept of an exception, or of an error given as text "Type: message"."""
     if error is None:

@@ -18,8 +18,9 @@ _MOST_CHAINED = 100
 
 _LIBRARIES = tuple(
     {f"{path}/" for name, path in sysconfig.get_paths().items() if name.endswith(("stdlib", "lib"))}
-    | {f"{Path(__file__).parents[1]}/"}
 )
+#: Where this package is, here and wherever a stack as text comes from: its frames are no site.
+_OURS, _OURS_ANYWHERE = f"{Path(__file__).parents[1]}/", "/site-packages/lazaretto/"
 _INSTALLED = ("/site-packages/", "/dist-packages/", "/node_modules/", "\\site-packages\\")
 _PYTHON_LIBRARY = re.compile(r"/lib/python\d[\d.]*/")
 _FRAME = re.compile(r'File "([^"]{1,1000})", line \d+(?:,)? in (.{1,400})')
@@ -32,15 +33,17 @@ def site_of(error: BaseException) -> str | None:
     """Return an error's site: the innermost frame of the application, and below it the innermost of all.
 
     Each is its module, its qualified function and its source line; there is no path and no line number. Of
-    errors that one led to another, the first one's. None if it was never raised.
+    errors that one led to another, the first one's. Frames of this package do not count. None if there are
+    no others.
     """
     application: TracebackType | None = None
     innermost: TracebackType | None = None
     trace = _first(error).__traceback__
     while trace is not None:
-        innermost = trace
-        if not _is_library(trace.tb_frame.f_code.co_filename):
-            application = trace
+        path = trace.tb_frame.f_code.co_filename
+        if not _is_ours(path):
+            innermost = trace
+            application = application if _is_library(path) else trace
         trace = trace.tb_next
     if innermost is None:
         return None
@@ -59,7 +62,7 @@ def site_in(stack: str | None) -> str | None:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the error that led to another, and so on to this one; the first of them that was raised."""
+    """Return the error that led to another, and so on to this one; the first that others' code raised."""
     found, current, seen = error, error, {id(error)}
     while len(seen) < _MOST_CHAINED:
         before = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
@@ -67,9 +70,22 @@ def _first(error: BaseException) -> BaseException:
             break
         seen.add(id(before))
         current = before
-        if current.__traceback__ is not None:
+        if _is_raised_by_others(current):
             found = current
     return found
+
+
+def _is_raised_by_others(error: BaseException) -> bool:
+    trace = error.__traceback__
+    while trace is not None:
+        if not _is_ours(trace.tb_frame.f_code.co_filename):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(_OURS) or _OURS_ANYWHERE in path
 
 
 def _place(trace: TracebackType) -> str:
@@ -108,7 +124,7 @@ def _site_in_python(lines: list[str]) -> str | None:
             # What comes before has led to what follows.
             break
         found = _FRAME.search(line)
-        if found is not None:
+        if found is not None and not _is_ours(found[1]):
             below = lines[number + 1] if number + 1 < len(lines) and not sampled else ""
             # Behind a frame stands its line; another frame does if the source was not found.
             source = "" if _FRAME.search(below) or not below.startswith((" ", "|")) else below.lstrip(" |")

@@ -73,7 +73,7 @@ def test_a_server_runs_the_repairs_that_are_applied(program: Program) -> None:
                         assert more
                         messages += more
             server.send_signal(signal.SIGTERM)
-            assert server.wait(10) == 0
+            assert server.wait(120) == 0
         finally:
             server.kill()
 
@@ -102,7 +102,7 @@ def test_the_links_of_a_server(program: Program) -> None:
             assert {one["label"] for one in sessions} == {"127.0.0.1"}
             assert len(sessions) == 2
             server.send_signal(signal.SIGTERM)
-            out, err = server.communicate(timeout=20)
+            out, err = server.communicate(timeout=120)
             assert (server.returncode, out) == (0, b"")
             (request,) = [json.loads(line) for line in err.splitlines()]
             about = ("level", "event", "actor", "origin", "method", "route", "status")
@@ -201,7 +201,7 @@ def test_a_server_that_only_shows(program: Program) -> None:
                 answer = client.put("/api/v1/queues/another", json={})
                 assert (answer.status_code, answer.json()["code"]) == (403, "server_read_only")
             server.send_signal(signal.SIGTERM)
-            assert server.wait(10) == 0
+            assert server.wait(120) == 0
         finally:
             server.kill()
 

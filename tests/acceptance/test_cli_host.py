@@ -277,7 +277,7 @@ class TestInTheForeground:
             while time.monotonic() < end:
                 assert terminal.read()
             terminal.type(b"\x03")
-            assert terminal.wait(20) == 0
+            assert terminal.wait(120) == 0
         self._nothing_is_charged(cli, terminal, 2)
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -292,7 +292,7 @@ class TestInTheForeground:
         with cli.terminal("run", "slow") as terminal:
             self._at_work(terminal)
             terminal.signal(number)
-            assert terminal.wait(20) == 0
+            assert terminal.wait(120) == 0
         self._nothing_is_charged(cli, terminal, 2)
 
     def test_the_signals_end_what_a_handler_starts(self, cli: Program) -> None:

@@ -58,7 +58,7 @@ def test_stores_beside_each_other(program: Program, tmp_path: Path) -> None:
             with lazaretto.connect(other) as broker:
                 assert broker.receiver("of-test").receive(1, max_wait=20)
             server.send_signal(signal.SIGTERM)
-            assert server.wait(10) == 0
+            assert server.wait(120) == 0
         finally:
             server.kill()
 
@@ -131,7 +131,7 @@ def test_letters_are_tried_in_the_console(program: Program, tmp_path: Path) -> N
                 assert broker.queue("receipts").counts.active == 0
                 assert broker.queue("sales").counts.dead_letter == 1
             server.send_signal(signal.SIGTERM)
-            assert server.wait(10) == 0
+            assert server.wait(120) == 0
         finally:
             server.kill()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import lazaretto
 from browser.chromium import find_chromium
@@ -19,6 +19,10 @@ from lazaretto import DeadLetterFilter, Message, PoisonPolicy, QueueOptions, Rul
 from lazaretto.claims import ClaimConsumer
 from lazaretto.commands import CreateToken, GrantRole
 from lazaretto.web import Access, Grant, Identity, Role, open_web
+
+#: A machine that does other work, too, may be slow.
+PATIENCE = 120_000
+expect.set_options(timeout=PATIENCE)
 
 #: What must be shown, and must do nothing: it breaks out of elements and attributes, and turns text round.
 EVIL = (
@@ -93,7 +97,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
         broker.run(CreateToken(person="vera", label=EVIL[:100]), actor=EVIL)
         broker.create_queue("loads")
         broker.sender("loads").send([Message(b"{}")] * 3)
-        consumer = ClaimConsumer(broker._store, "loads", "loader")
+        consumer = ClaimConsumer(broker._store, "loads", "loader", lease=86_400)
         consumer.attach()
         consumer.take(0, max_rows=2)
         number = broker.triage("orders").causes[0].number
@@ -127,10 +131,10 @@ def serving(store: Path, access: Access) -> Iterator[str]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(120)
     yield f"http://localhost:{ports[0]}"
     loops[0].call_soon_threadsafe(ended.set)
-    thread.join(20)
+    thread.join(120)
     assert not thread.is_alive()
 
 
@@ -160,6 +164,7 @@ def open_page(chromium: Browser, address: str) -> Iterator[Callable[..., Page]]:
             viewport={"width": width, "height": 800}, color_scheme=scheme, base_url=address
         )
         contexts.append(context)
+        context.set_default_timeout(PATIENCE)
         page = context.new_page()
         page.on("console", lambda message: met.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: met.append(str(error)))

@@ -22,12 +22,12 @@ def test_the_demo_shows_flights_that_fail_and_ends(tmp_path: Path) -> None:
             lines = [demo.stdout.readline().strip() for _ in range(6)]
             (console,) = [line.partition(": ")[2] for line in lines if line.startswith("the console:")]
             (login,) = [line for line in lines if "/login?code=" in line]
-            with httpx.Client(follow_redirects=True, timeout=20) as browser:
+            with httpx.Client(follow_redirects=True, timeout=120) as browser:
                 page = browser.get(login)
                 assert (page.status_code, str(page.url)) == (200, console)
                 assert "flights" in page.text
             demo.send_signal(signal.SIGTERM)
-            assert demo.wait(20) == 0
+            assert demo.wait(120) == 0
         finally:
             demo.kill()
     with lazaretto.connect(tmp_path / "flights.db") as broker:

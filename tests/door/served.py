@@ -29,7 +29,7 @@ class Served(NamedTuple):
         """End it, which must go well, unless it was killed."""
         if self.process.returncode is None:
             os.kill(self.process.pid, signal.SIGTERM)
-            assert self.process.wait(20) == 0
+            assert self.process.wait(120) == 0
         self.output.close()
 
 
@@ -40,6 +40,6 @@ def start_door(url: str, *options: str) -> Served:
     process = fork_program(words, (None, theirs, None), os.environ)
     output = os.fdopen(ours)
     line = output.readline()
-    assert line, f"lazaretto {words} ended with {process.wait(20)}"
+    assert line, f"lazaretto {words} ended with {process.wait(120)}"
     said = json.loads(line)
     return Served(process, output, said["amqp_port"], said["connection_string"], said)

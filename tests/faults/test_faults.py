@@ -367,11 +367,11 @@ class TestProcessesAndSignals:
                 closed, answers = start()
             with lazaretto.connect(sys.argv[1]) as again:
                 closed.set()
-                print(answers.get(timeout=20))
+                print(answers.get(timeout=120))
                 answers.task_done()
             closed, answers = start()
             closed.set()
-            print(answers.get(timeout=20))
+            print(answers.get(timeout=120))
             answers.task_done()
             """
         refused, sent = run(script, path, timeout=60).strip().splitlines()

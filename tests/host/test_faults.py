@@ -275,6 +275,7 @@ def test_what_was_in_doubt_when_it_was_taken_is_given_back(connected: Broker, pl
     """A connection that ends while a take is committed must not cost the messages their lock's time."""
     if place.startswith("sqlite"):
         pytest.skip("a file has no connection that could end")
+    connected.update_queue("plain", lock_duration=600)
     send(connected, "plain", *[b""] * 50)
     handler = Handler("plain", plainly, isolation="inline", batch_size=2, concurrency=3)
     with ThreadPoolExecutor(1) as pool, ServiceHost(connected, handler):

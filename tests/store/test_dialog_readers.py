@@ -139,11 +139,11 @@ def test_a_reader_that_begins_while_one_looks_for_work_is_work(
 
     def order(message: DialogMessage, work: DialogTransaction) -> None:
         taken.set()
-        assert go.wait(20)
+        assert go.wait(120)
 
     def happens() -> None:
         begin(broker, b"1")
-        assert taken.wait(20)
+        assert taken.wait(120)
 
     with broker.dialogs.activate(SHOP, procedure=by_type({ORDER: order}, max_wait=0.05)) as (monitor,):
         monkeypatch.setattr(monitor, "_store", Interrupted(monitor._store, happens))
@@ -162,7 +162,7 @@ def test_a_procedure_that_never_receives_is_found(broker: Broker) -> None:
         called.set()
 
     with broker.dialogs.activate(SHOP, procedure=lazy) as (monitor,):
-        assert called.wait(10)
+        assert called.wait(120)
         until(lambda: monitor.status().failures > 0)
     (event, *_) = broker.events(kind="reader_idle")
     assert event.detail["service"] == SHOP

@@ -268,7 +268,7 @@ class TestWaiting:
         create(broker)
         thread, found = self._waiting(broker)
         send(broker, b"x")
-        thread.join(10)
+        thread.join(120)
         assert bodies(found) == [b"x"]
 
     def test_a_send_of_another_broker_wakes(self, connect: Connect) -> None:
@@ -276,7 +276,7 @@ class TestWaiting:
         create(one)
         thread, found = self._waiting(one)
         send(other, b"x")
-        thread.join(10)
+        thread.join(120)
         assert bodies(found) == [b"x"]
 
     def test_an_abandoned_message_wakes(self, broker: Broker) -> None:
@@ -286,7 +286,7 @@ class TestWaiting:
         held = receiver.receive()
         thread, found = self._waiting(broker)
         receiver.abandon(held)
-        thread.join(10)
+        thread.join(120)
         assert bodies(found) == [b"x"]
 
     def test_a_dead_letter_wakes_who_reads_dead_letters(self, broker: Broker) -> None:
@@ -296,7 +296,7 @@ class TestWaiting:
         held = receiver.receive()
         thread, found = self._waiting(broker, "q;poison")
         receiver.dead_letter(held)
-        thread.join(10)
+        thread.join(120)
         assert bodies(found) == [b"x"]
 
     def test_closing_the_broker_ends_the_wait(self, broker: Broker) -> None:
@@ -314,7 +314,7 @@ class TestWaiting:
         while not broker._store.notifier.waiting:
             time.sleep(0.001)
         broker.close()
-        thread.join(10)
+        thread.join(120)
         assert [type(error) for error in errors] == [BrokerClosed]
 
 

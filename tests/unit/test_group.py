@@ -287,7 +287,7 @@ class TestHolding:
         threads.append(threading.Thread(target=holder, daemon=True))
         for thread in threads:
             thread.start()
-        came = held.wait(10)
+        came = held.wait(120)
         stop.set()
         for thread in threads:
             thread.join(_PATIENCE)

@@ -76,7 +76,7 @@ def serving(url: str, handlers: TriedHandlers | None = None, **given: Any) -> It
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(20)
+    assert started.wait(120)
     clients: list[httpx.Client] = []
 
     def client(name: str | None) -> httpx.Client:
@@ -92,7 +92,7 @@ def serving(url: str, handlers: TriedHandlers | None = None, **given: Any) -> It
         for one in clients:
             one.close()
         loops[0].call_soon_threadsafe(ended.set)
-        thread.join(20)
+        thread.join(120)
     assert not thread.is_alive()
 
 

@@ -140,9 +140,9 @@ def identity_provider() -> Iterator[IdentityProvider]:
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    assert started.wait(20)
+    assert started.wait(120)
     try:
         yield found
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(120)

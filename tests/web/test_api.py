@@ -158,7 +158,7 @@ class TestMessages:
         waiting = threading.Thread(target=lambda: found.extend(receive(api, wait=20)))
         waiting.start()
         broker.sender("q").send(Message(b"late"))
-        waiting.join(20)
+        waiting.join(120)
         assert [m["body"] for m in found] == ["late"]
 
     def test_what_a_client_holds_is_not_blamed_on_the_server(self, broker: Broker, api: httpx.Client) -> None:
@@ -412,7 +412,7 @@ def test_dialogs(broker: Broker, api: httpx.Client) -> None:
 
 def test_claims(broker: Broker, api: httpx.Client) -> None:
     broker.sender("q").send([Message(b"x")] * 3)
-    consumer = ClaimConsumer(broker._store, "q", "loader")
+    consumer = ClaimConsumer(broker._store, "q", "loader", lease=86_400)
     consumer.attach()
     consumer.take(0, max_rows=2)
     (claim,) = api.get("/claims", params={"queue": "q"}).json()

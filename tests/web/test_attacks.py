@@ -68,7 +68,7 @@ def site(served: Served) -> Iterator[httpx.Client]:
 
 def raw(served: Served, request: bytes) -> bytes:
     """Send bytes, and return the answer up to its end or the connection's."""
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=120) as client:
         client.sendall(request)
         client.shutdown(socket.SHUT_WR)
         parts = []
@@ -147,7 +147,7 @@ class TestRequests:
     def test_a_slow_body(self, broker: Broker, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who sends a body byte by byte is told so and holds up nobody."""
         monkeypatch.setattr(routes, "_PATIENCE", 0.5)
-        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=120) as client:
             client.sendall(
                 b"POST /api/v1/messages?queue=q HTTP/1.1\r\nHost: localhost\r\n"
                 b"Authorization: Bearer token-of-admin\r\nContent-Length: 100\r\n\r\n{"
@@ -180,7 +180,7 @@ class TestRequests:
         assert answer.status_code == 400
 
     def test_connections_that_say_nothing(self, broker: Broker, served: Served) -> None:
-        idle = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(200)]
+        idle = [socket.create_connection(("127.0.0.1", served.port), timeout=120) for _ in range(200)]
         try:
             for one in idle[::2]:
                 one.sendall(b"GET /api/v1/queues HTTP/1.1\r\nHost: loc")
@@ -275,7 +275,7 @@ class TestSecrets:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(20)
+            thread.join(120)
         codes = sorted(answer.status_code for answer in answers)
         assert codes[0] == 200
         assert set(codes[1:]) <= {200, 409}
@@ -286,7 +286,7 @@ class TestSecrets:
 
 def test_one_who_does_not_read_holds_up_nobody(broker: Broker, served: Served) -> None:
     """A stream whose client takes nothing: others get their events at once."""
-    with socket.create_connection(("127.0.0.1", served.port), timeout=20) as stuck:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=120) as stuck:
         stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stuck.sendall(
             b"GET /api/v1/events/stream?after=0 HTTP/1.1\r\nHost: localhost\r\n"

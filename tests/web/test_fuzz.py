@@ -63,5 +63,5 @@ def test_operation(case: Any, server: str) -> None:
                 given[name] = KNOWN[name]
     if "wait" in (case.query or {}) and isinstance(case.query["wait"], int | float):
         case.query["wait"] = min(case.query["wait"], 0.01)
-    response = case.call(base_url=server, headers=headers, timeout=20)
+    response = case.call(base_url=server, headers=headers, timeout=120)
     case.validate_response(response, checks=CHECKS)

@@ -46,7 +46,7 @@ def test_quickstart(tmp_path: Path) -> None:
         run = ["sh", "-e", "-c", script]
         done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
         server.send_signal(signal.SIGTERM)
-        assert server.wait(10) == 0
+        assert server.wait(120) == 0
     assert done.stdout.startswith('{"sequence_numbers":[1]}')
     with lazaretto.connect(tmp_path / "shop.db") as broker:
         (letter,) = broker.dead_letters("orders")
@@ -70,5 +70,5 @@ def test_it_ends_at_once_with_streams_open(tmp_path: Path) -> None:
             assert listener.stdout.readline().startswith("retry:")
             server.send_signal(signal.SIGTERM)
             # It gives streams a second to end by themselves.
-            assert server.wait(10) == 0
+            assert server.wait(120) == 0
             listener.stdout.read()

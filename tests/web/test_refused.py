@@ -210,7 +210,7 @@ class TestWhat:
         assert set(answer.headers["allow"].split(", ")) >= {"POST"}
 
     def test_too_much_is_refused_before_it_is_read(self, broker: Broker, served: Served) -> None:
-        with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=120) as client:
             client.sendall(
                 b"POST /api/v1/messages?queue=q HTTP/1.1\r\nHost: localhost\r\n"
                 b"Authorization: Bearer token-of-admin\r\nContent-Length: 99999999999\r\n\r\n"
@@ -219,7 +219,7 @@ class TestWhat:
 
     def test_what_is_no_http(self, broker: Broker, served: Served) -> None:
         for rubbish in (b"\0" * 100, b"GET / HTTP/9.9\r\n\r\n", b"A" * 200_000):
-            with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
+            with socket.create_connection(("127.0.0.1", served.port), timeout=120) as client:
                 client.sendall(rubbish + b"\r\n\r\n")
                 client.recv(65_536)
         assert served.client("admin").get("/queues").status_code == 200

@@ -14,6 +14,7 @@ from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import parts_of_given
 from lazaretto.commands import Command
 from lazaretto.model.entities import EntityPath
@@ -37,7 +38,6 @@ _DURATIONS = "Durations are 30, 30s, 5m, 2h or 1d."
 
 #: What names one entity to the broker: a path, or a topic and a name.
 Key = tuple[str, ...]
-Facts = list[tuple[str, object]]
 
 
 def key_of(**arguments: Any) -> Options:
@@ -171,8 +171,3 @@ def messages_of(counts: Any) -> str:
     """Return how many messages and dead letters a queue has, as its deletion names them."""
     dead = counts.dead_letter + counts.transfer_dead_letter
     return f"{output.plural(counts.total - dead, 'message')} and {output.plural(dead, 'dead letter')}"
-
-
-def size_facts(size: int | None, most: int | None) -> Facts:
-    """Return how much an entity holds of the most it may, as fields."""
-    return [("max size", "none")] if most is None else [("size", size), ("max size", most)]

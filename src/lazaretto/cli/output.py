@@ -188,6 +188,10 @@ def table(
         Table(columns, spare=spare, shortened=shortened).add(itertools.chain([first], rows))
 
 
+#: Names and values, as `fields` prints them.
+Facts = list[tuple[str, object]]
+
+
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:
     """Print names and values, one a line, the values aligned; None and "" are left out."""
     given = [(safe(name), cell(value)) for name, value in pairs if value not in (None, "")]

@@ -14,15 +14,15 @@ from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
-from lazaretto.cli.entity_commands import Entity, Facts, Texts, add_entity, key_of, messages_of, size_facts
+from lazaretto.cli.entity_commands import Entity, Texts, add_entity, key_of, messages_of
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.option_facts import option_facts, option_sections
+from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import given_options, queue_changes, queue_settings
 from lazaretto.commands import CreateQueue, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
-from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.descriptions import Culprit, QueueDescription
 from lazaretto.model.entities import QueueStatus
-from lazaretto.model.policy import UNLIMITED, Backoff, Growth, PoisonPolicy
 from lazaretto.model.rates import Rate
 
 commands = Group()
@@ -81,19 +81,10 @@ def _row(queue: QueueDescription) -> tuple[object, ...]:
 
 
 def _sections(queue: QueueDescription) -> list[tuple[str, Facts]]:
-    options = queue.options
-    found = [("", _facts(queue))]
-    if options.breaker is not None:
-        found.append(("breaker", _breaker_facts(options.breaker)))
-    if options.policy is not None:
-        found.append(("poison policy", _policy_facts(options.policy)))
-    if options.dead_letter_policy is not None:
-        found.append(("policy for reading dead letters", _policy_facts(options.dead_letter_policy)))
-    return found
+    return [("", _facts(queue)), *option_sections(queue.options)]
 
 
 def _facts(queue: QueueDescription) -> Facts:
-    options = queue.options
     facts: Facts = [("status", queue.status.value)]
     if queue.halted_by is not None:
         facts.append(("halted by", _culprit(queue.halted_by)))
@@ -102,28 +93,16 @@ def _facts(queue: QueueDescription) -> Facts:
     facts += [
         (f.name.replace("_", " "), getattr(queue.counts, f.name)) for f in dataclasses.fields(queue.counts)
     ]
-    facts += [
+    return [
+        *facts,
         ("expired", queue.expired),
         ("dropped", queue.dropped),
+        ("held sessions", queue.held_sessions),
         ("created", output.shown_time(queue.created)),
         ("updated", output.shown_time(queue.updated)),
-        ("lock duration", output.shown_duration(options.lock_duration)),
-        ("default time to live", output.shown_duration(options.default_time_to_live)),
-        ("dead-letter on expiration", _yes(options.dead_letter_on_expiration)),
-        ("partitions", options.partitions),
-        ("requires session", _yes(options.requires_session)),
-        ("requires duplicate detection", _yes(options.requires_duplicate_detection)),
-        ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
-        ("max message size", options.max_message_size),
-        *size_facts(queue.size, options.max_size),
-        ("forward to", options.forward_to or "none"),
-        ("forward dead letters to", options.forward_dead_lettered_messages_to or "none"),
-        ("auto-delete on idle", output.shown_duration(options.auto_delete_on_idle)),
-        ("dead-letter on filter errors", _yes(options.dead_letter_on_filter_errors)),
-        ("on poison session", options.on_poison_session.value),
-        ("held sessions", queue.held_sessions),
+        ("size", queue.size),
+        *option_facts(queue.options),
     ]
-    return facts
 
 
 def _culprit(culprit: Culprit) -> str:
@@ -132,46 +111,6 @@ def _culprit(culprit: Culprit) -> str:
         f"({output.plural(culprit.delivery_count, 'delivery attempt')}, {culprit.cycle} retry cycles)"
         + (f": {culprit.error}" if culprit.error else "")
     )
-
-
-def _breaker_facts(breaker: BreakerPolicy) -> Facts:
-    return [
-        ("messages", breaker.messages),
-        ("share", f"{breaker.share:g}"),
-        ("window", output.shown_duration(breaker.window)),
-        ("probe interval", output.shown_duration(breaker.probe_interval)),
-        ("longest probe interval", output.shown_duration(breaker.longest_probe_interval)),
-    ]
-
-
-def _yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def _number(value: int | None) -> object:
-    return "none" if value is None else "unlimited" if value == UNLIMITED else value
-
-
-def _policy_facts(policy: PoisonPolicy) -> Facts:
-    delay = policy.retry_cycle_delay
-    if isinstance(delay, Backoff):
-        shown = f"{output.shown_duration(delay.initial)}, {delay.growth.value}"
-        if delay.growth is not Growth.CONSTANT:
-            shown += f", at most {output.shown_duration(delay.maximum)}"
-        shown += f", {delay.jitter:.0%} of it at random" if delay.jitter else ""
-    else:
-        shown = output.shown_duration(delay)
-    total = "unlimited" if policy.total_attempts >= UNLIMITED else policy.total_attempts
-    return [
-        ("receive retry count", _number(policy.receive_retry_count)),
-        ("max retry cycles", _number(policy.max_retry_cycles)),
-        ("retry cycle delay", shown),
-        ("attempts in all", total),
-        ("on poison", policy.on_poison.value),
-        ("on invalid", policy.on_invalid.value),
-        ("max worker deaths", _number(policy.max_worker_deaths)),
-        ("disable after rollbacks", _number(policy.disable_after_rollbacks)),
-    ]
 
 
 add_entity(

@@ -13,7 +13,6 @@ from lazaretto.cli import output
 from lazaretto.cli.command import Group
 from lazaretto.cli.entity_commands import (
     Entity,
-    Facts,
     Key,
     SubscriptionArgument,
     Texts,
@@ -21,8 +20,9 @@ from lazaretto.cli.entity_commands import (
     add_entity,
     key_of,
     messages_of,
-    size_facts,
 )
+from lazaretto.cli.option_facts import option_facts
+from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import (
     given_options,
     queue_changes,
@@ -61,7 +61,6 @@ def _topic_row(topic: TopicDescription) -> tuple[object, ...]:
 
 
 def _topic_facts(topic: TopicDescription) -> Facts:
-    options = topic.options
     return [
         ("status", topic.status.value),
         ("subscriptions", topic.subscriptions),
@@ -70,13 +69,8 @@ def _topic_facts(topic: TopicDescription) -> Facts:
         ("expired", topic.expired),
         ("created", output.shown_time(topic.created)),
         ("updated", output.shown_time(topic.updated)),
-        ("default time to live", output.shown_duration(options.default_time_to_live)),
-        ("partitions", options.partitions),
-        ("requires duplicate detection", "yes" if options.requires_duplicate_detection else "no"),
-        ("duplicate detection window", output.shown_duration(options.duplicate_detection_window)),
-        ("max message size", options.max_message_size),
-        *size_facts(topic.size, options.max_size),
-        ("auto-delete on idle", output.shown_duration(options.auto_delete_on_idle)),
+        ("size", topic.size),
+        *option_facts(topic.options),
     ]
 
 

@@ -394,6 +394,27 @@ class StoreBusy(StoreError):
     retriable = True
 
 
+class QueryTooLong(LazarettoError):
+    """A query took longer than a server lets one take, and was ended. Ask for less."""
+
+    code = "query_too_long"
+    retriable = True
+
+
+class TooManyRequests(LazarettoError):
+    """Somebody has as many requests of a kind under way as one person may. Ask again later."""
+
+    code = "too_many_requests"
+    retriable = True
+
+
+class ServerOverloaded(LazarettoError):
+    """A server holds as much for its clients as it may. Ask again later."""
+
+    code = "server_overloaded"
+    retriable = True
+
+
 class StoreUnavailable(StoreError):
     """The store's server is unreachable, or has no free connection."""
 

@@ -41,7 +41,7 @@ class Client:
             server=False, container_id="client", sasl=("ANONYMOUS", None), idle_time_out=idle
         )
         self.events: list[Event] = []
-        self._reader, self.writer = reader, writer
+        self.reader, self.writer = reader, writer
 
     def write(self, data: bytes) -> None:
         """Send bytes to the door."""
@@ -57,7 +57,7 @@ class Client:
                         self.events.remove(event)
                         return event
                 self.write(self.connection.take())
-                data = await self._reader.read(65_536)
+                data = await self.reader.read(65_536)
                 assert data, "the door hung up"
                 self.events += self.connection.receive(data)
 

@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from door.client import opened, run
 from door.served import Served
 from lazaretto import Broker
-from lazaretto.door import DoorLimits, server
+from lazaretto.door import DoorLimits
 
 WAIT = 20
 AMQP = b"AMQP\x03\x01\x00\x00"
@@ -174,7 +174,7 @@ class TestAbuse:
         run(main)
 
     def test_frames_that_break_the_rules(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lazaretto.door.http.LONGEST_CLOSING", 0.05)
+        monkeypatch.setattr("lazaretto.serving.http.LONGEST_CLOSING", 0.05)
 
         async def main() -> None:
             async with opened(tmp_path) as (_, door):
@@ -225,9 +225,7 @@ class TestAbuse:
 
         run(main)
 
-    def test_who_says_nothing_is_hung_up_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(server, "_SILENCE", 0.05)
-
+    def test_who_says_nothing_is_hung_up_on(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with opened(tmp_path, limits=DoorLimits(opening_seconds=0.05)) as (_, door):
                 for said in (b"", b"G", b"GET / HTTP/1.1\r\n"):
@@ -240,16 +238,17 @@ class TestAbuse:
     def test_all_connections_count(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with (
-                opened(tmp_path, limits=DoorLimits(connections=2)) as (_, door),
+                opened(tmp_path, limits=DoorLimits(connections=4)) as (_, door),
                 raw(door.port) as first,
                 raw(door.port) as second,
                 raw(door.port) as third,
             ):
-                first.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                await first.reader.readuntil(b"healthy")
-                assert await second.upgrade() == 101
-                third.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-                assert await third.rest() == b""
+                second.writer.write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                await second.reader.readuntil(b"healthy")
+                assert await third.upgrade() == 101
+                async with raw(door.port):
+                    # The oldest makes room.
+                    assert await first.rest() == b""
 
         run(main)
 

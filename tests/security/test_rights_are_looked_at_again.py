@@ -73,7 +73,7 @@ def test_an_export_is_cut_off_when_its_reader_loses_the_right(
     id_, client = ana(broker, served, "reader", "q")
     begun, go_on = threading.Event(), threading.Event()
 
-    async def endless(letters: object) -> AsyncGenerator[bytes]:
+    async def endless(*_: object) -> AsyncGenerator[bytes]:
         yield b"first\n"
         while True:
             begun.set()

@@ -23,6 +23,7 @@ from lazaretto.cli.tried_handlers import ServedHandlers, load_handlers
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
+    from lazaretto.serving.guard import Guard
 
 commands = Group()
 
@@ -111,6 +112,7 @@ async def _serve_http(
     port: int,
     broker: AsyncBroker,
     opened: Callable[[str], Awaitable[AsyncBroker]],
+    guard: Guard,
 ) -> tuple[dict[str, Any], list[str]]:
     """Serve HTTP until the stack closes; return what is told of it, for programs and as lines."""
     from lazaretto.web import OtherStore, open_web
@@ -126,7 +128,7 @@ async def _serve_http(
     ]
     serving = open_web(
         broker, access, host=http.host, port=port, host_names=http.host_names(), pages=http.pages(),
-        prefix=http.prefix(), others=others, handlers=tried(url),
+        prefix=http.prefix(), others=others, handlers=tried(url), guard=guard,
     )  # fmt: skip
     port = (await stack.enter_async_context(serving)).port
     here = f"http://{http.shown_host()}:{port}{http.prefix()}"
@@ -160,7 +162,10 @@ async def _link(broker: AsyncBroker, server: str) -> str:
 
 async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
     from lazaretto import aio
+    from lazaretto.serving.guard import Guard
+    from lazaretto.serving.process import set_up_server
 
+    set_up_server()
     ended, over = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
@@ -180,10 +185,11 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
             return found
 
         broker = await opened(url)
+        guard = Guard()
         told: dict[str, Any] = {}
         lines: list[str] = []
         if http.http is not None:
-            more, text = await _serve_http(stack, url, http, http.http, broker, opened)
+            more, text = await _serve_http(stack, url, http, http.http, broker, opened, guard)
             told |= more
             lines += text
         if amqp.amqp is not None:
@@ -193,6 +199,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
                 broker, host=amqp.amqp_host, port=amqp.amqp, policies=amqp.policies(), tls=amqp.tls(),
                 insecure=amqp.insecure, tls_only=not amqp.plain, more_ports=amqp.more_ports or (),
                 host_names=amqp.names_of_host or (),
+                guard=guard,
             )  # fmt: skip
             port = (await stack.enter_async_context(serving_amqp)).port
             line = amqp.connection_string(port)

@@ -2,57 +2,58 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Collection, Iterator
 
 from lazaretto.door.keys import Keys, stands
-from lazaretto.door.refusals import Refusals
 from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized
+from lazaretto.serving.guard import Guard, Seat
 
 
 class Grants:
-    """The rights of one connection, or of one request over HTTP. `address`: where the client is.
+    """The rights of one connection, or of one request over HTTP. `seat`: the place of the connection.
 
     Without policies of the server everybody may do everything.
     """
 
-    def __init__(self, keys: Keys, refusals: Refusals, address: str = "") -> None:
+    def __init__(self, keys: Keys, guard: Guard, seat: Seat | None) -> None:
         self._keys = keys
-        self._refusals = refusals
-        self.address = address
+        self._guard = guard
+        self._seat = seat
         self._held: list[Grant] = []
 
     async def log_in(self, response: bytes) -> None:
         """Take a name and a key, as SASL PLAIN has them. Raises Unauthorized."""
         if self._keys.wanted:
-            with self._counting():
-                self._held.append(await self._keys.log_in(response))
+            await self._take(self._keys.log_in(response))
 
     async def take_token(self, token: str, audience: str) -> Grant | None:
         """Take a token for an audience, and return what it gives; None: no key is asked for.
 
-        Raises Unauthorized.
+        Raises Unauthorized, after a while.
         """
         if not self._keys.wanted:
+            self.know()
             return None
         if not token:
             # Nobody guesses a key by that. Pages of other sites can make a browser send it.
             raise Unauthorized("expected a shared access signature, got none")
-        with self._counting():
-            grant = await self._keys.check(token, audience)
+        return await self._take(self._keys.check(token, audience))
+
+    async def _take(self, checking: Awaitable[Grant]) -> Grant:
+        try:
+            grant = await checking
+        except Unauthorized:
+            await self._guard.refuse_login("" if self._seat is None else self._seat.address)
+            raise
         self._held.append(grant)
+        self.know()
         return grant
 
-    @contextlib.contextmanager
-    def _counting(self) -> Iterator[None]:
-        if self._refusals.too_many(self.address, time.monotonic()):
-            raise Unauthorized("expected no more wrong keys from this address: wait a minute")
-        try:
-            yield
-        except Unauthorized:
-            self._refusals.note(self.address, time.monotonic())
-            raise
+    def know(self) -> None:
+        """Note that the client has logged in, or need not."""
+        if self._seat is not None:
+            self._seat.know()
 
     def policies(self) -> Iterator[AccessPolicy]:
         """Yield the policies of entities that tokens were signed with."""

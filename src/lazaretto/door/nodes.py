@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections import deque
 from typing import TYPE_CHECKING, Final
@@ -18,7 +17,7 @@ from lazaretto.door.answers import condition_of, description_of, status_of
 from lazaretto.door.intake import Intake
 from lazaretto.door.order import Kind, Order
 from lazaretto.door.replies import TRACKING_ID, Answer, encode_answer
-from lazaretto.door.signatures import Unauthorized, entity_of
+from lazaretto.door.signatures import entity_of
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
@@ -102,8 +101,6 @@ class Requests:
             finally:
                 order.end(number)
         except Exception as error:
-            if self._node == _TOKENS and isinstance(error, Unauthorized):
-                await asyncio.sleep(self._peer.door.limits.refusal_seconds)
             if not isinstance(error, LazarettoError):
                 self._peer.log_fault(error)
             condition = condition_of(error)

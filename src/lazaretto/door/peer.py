@@ -24,6 +24,7 @@ from lazaretto.door.signatures import Unauthorized
 from lazaretto.door.transactions import Transactions
 from lazaretto.door.watch import Watch
 from lazaretto.errors import LazarettoError
+from lazaretto.serving.guard import Seat
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
@@ -42,8 +43,9 @@ _LONGEST_END: Final = 10.0
 class Peer(asyncio.Protocol):
     """A connection to one client. Everything happens on the loop; the store is asked by coroutines."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, door: Door, seat: Seat) -> None:
         self.door = door
+        self._seat = seat
         self.paused = False
         self.last_sent = time.monotonic()
         self._connection = Connection(
@@ -54,7 +56,7 @@ class Peer(asyncio.Protocol):
             mechanisms=("MSSBCBS", "PLAIN", "ANONYMOUS"),
         )
         self._transport: asyncio.Transport | None = None
-        self.grants = Grants(door.keys, door.refusals)
+        self.grants = Grants(door.keys, door.guard, seat)
         self.transactions = Transactions(self)
         self._watch = Watch(door.limits, self.last_sent)
         #: What the last list of sessions was of, with where the next page begins, and its last session.
@@ -67,7 +69,6 @@ class Peer(asyncio.Protocol):
         self._flushing = False
         #: Whether nothing is read for now: others have their turn, or the client floods.
         self._resting = False
-        self._opening: asyncio.TimerHandle | None = None
         #: When to say again that this end is there, to a client that waits only a short time for it.
         self._beating: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -84,33 +85,27 @@ class Peer(asyncio.Protocol):
         # Other event loops than asyncio's own do not derive theirs from its class.
         self._transport = cast("asyncio.Transport", transport)
         limits = self.door.limits
-        address = transport.get_extra_info("peername")
-        # The peer of a local socket has no address.
-        self.grants.address = address[0] if isinstance(address, tuple) else ""
-        if self._too_many():
-            self._transport.abort()
-            return
+        self._seat.end = self._end
         self.door.peers.add(self)
         self._transport.set_write_buffer_limits(limits.write_buffer)
-        self._opening = asyncio.get_running_loop().call_later(limits.opening_seconds, self._expect_open)
 
-    def _too_many(self) -> bool:
-        limits, peers, address = self.door.limits, self.door.peers, self.grants.address
-        if len(peers) >= limits.connections:
-            return True
-        most = limits.connections_per_address
-        return most < limits.connections and sum(one.grants.address == address for one in peers) >= most
-
-    def _expect_open(self) -> None:
-        if self._connection.state is not ConnectionState.OPENED and self._transport is not None:
+    def _end(self) -> None:
+        """Hang up, as on a client that does not log in."""
+        if self._transport is None:
+            return
+        if self._connection.state is ConnectionState.OPENED and not self._transport.get_write_buffer_size():
+            self._connection.close(CONNECTION_FORCED, "expected a login in time, or a token")
+            self.flush()
+            self._transport.close()
+        else:
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
-        for timer in (self._opening, self._beating):
-            if timer is not None:
-                timer.cancel()
+        if self._beating is not None:
+            self._beating.cancel()
         self.door.peers.discard(self)
+        self._seat.leave()
         self.links.drop_all()
 
     def data_received(self, data: bytes) -> None:
@@ -145,7 +140,7 @@ class Peer(asyncio.Protocol):
         """Return for how long to read nothing."""
         opened = self._connection.state is ConnectionState.OPENED
         pause = self._watch.take(size, self.flows, time.monotonic(), opened=opened)
-        if self._watch.overfull and self._transport is not None:
+        if not self._seat.known and self._watch.overfull and self._transport is not None:
             self._transport.abort()
         return pause
 
@@ -215,6 +210,8 @@ class Peer(asyncio.Protocol):
 
     def _open(self, event: Opened) -> None:
         """Promise to be heard of within the time that the client waits."""
+        if not self.door.keys.wanted:
+            self.grants.know()
         waits = (event.open.idle_time_out or 0) / 1000
         if 0 < waits < _SHORTEST_IDLE:
             text = f"expected idle-time-out to be at least {_SHORTEST_IDLE * 1000:.0f} milliseconds, or none"
@@ -287,7 +284,6 @@ class Peer(asyncio.Protocol):
         except LazarettoError as error:
             if not isinstance(error, Unauthorized):
                 self.log_fault(error)
-            await asyncio.sleep(self.door.limits.refusal_seconds)
             outcome = 1
         self._connection.authenticate(outcome)
         self.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
 import logging
 import ssl
@@ -19,21 +20,24 @@ from lazaretto.door.keys import Keys
 from lazaretto.door.limits import DoorLimits
 from lazaretto.door.peer import Peer
 from lazaretto.door.promises import Promises
-from lazaretto.door.reception import Reception
-from lazaretto.door.refusals import Refusals
+from lazaretto.door.reception import Newcomer
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import BrokerClosed, EntityNotFound, InvalidOption, LazarettoError, NotAllowed
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.serving.guard import Guard
+from lazaretto.serving.listener import Listener
 
 if TYPE_CHECKING:
-    from lazaretto.door.http import HttpServer
+    from lazaretto.serving.http import HttpServer
 
 _log = logging.getLogger("lazaretto.door")
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
+#: Seconds that requests over HTTP have to end when the server does.
+_GRACE: Final = 10.0
 
 
 #: Seconds after which deleted entities are looked for again if that has failed, and between two looks.
@@ -60,6 +64,7 @@ class Door:
         *,
         insecure: bool = False,
         host_names: Iterable[str] = (),
+        guard: Guard | None = None,
     ) -> None:
         self.broker = broker
         hold_for_clients(broker)
@@ -69,9 +74,11 @@ class Door:
         self.host_names = frozenset(host_names)
         self.keys = Keys(broker, policies)
         self.limits = limits or DoorLimits()
-        self.refusals = Refusals(self.limits)
+        self.guard = guard or Guard(self.limits)
         self.promises = Promises()
         self.peers: set[Peer] = set()
+        #: Connections on which nothing has been said.
+        self.newcomers: set[asyncio.Transport] = set()
         #: Where clients connect: the port that was asked for, or a free one.
         self.port = 0
         self._settlers: dict[str, AsyncReceiver] = {}
@@ -162,7 +169,7 @@ class Door:
                 peer.grants.keep(current)
             peer.check_access()
 
-    async def keep(self, reception: Reception) -> None:
+    async def keep(self) -> None:
         """Tell silent clients that the server is there, and hang up on those who are slow or may not stay."""
         while True:
             await asyncio.sleep(_SILENCE)
@@ -172,8 +179,6 @@ class Door:
                 peer.check_time(now)
                 if now - peer.last_sent >= _SILENCE:
                     peer.beat()
-            if reception.http is not None:
-                reception.http.drop_slow(self.limits.opening_seconds)
 
 
 @contextlib.asynccontextmanager
@@ -189,6 +194,7 @@ async def open_door(
     tls_only: bool = True,
     more_ports: Iterable[int] = (),
     host_names: Iterable[str] = (),
+    guard: Guard | None = None,
 ) -> AsyncIterator[Door]:
     """Serve clients of Service Bus and of AMQP 1.0 while the context lasts.
 
@@ -197,33 +203,41 @@ async def open_door(
     clients sign their tokens with, or log in with; without any, everybody may do everything. `tls`: with
     the server's certificate; None: nothing is encrypted. `tls_only`: with a certificate, who does not
     encrypt is hung up on. `more_ports`: where the same is served. `host_names`: further names of the server
-    that requests over HTTP may give in `Host` if there are no policies. Raises InvalidOption for an address
+    that requests over HTTP may give in `Host` if there are no policies. `guard`: that of a server with other
+    doors, whose limits hold for all of them; None: one of its own. Raises InvalidOption for an address
     beyond this machine, unless there are policies and TLS, or `insecure` is said.
     """
     policies = list(policies)
     check_address(host, tls if tls_only else None, policies, insecure=insecure)
-    door = Door(broker, policies, limits, insecure=insecure, host_names=host_names)
-    reception = Reception(door, tls, _http(door), tls_only=tls_only)
+    door = Door(broker, policies, limits, insecure=insecure, host_names=host_names, guard=guard)
+    http = _http(door)
+    listener = Listener(door.guard, functools.partial(Newcomer, door, http), tls, tls_only=tls_only)
     last = await broker.last_event()
-    door.port = reception.listen(host, [port, *more_ports])
-    keeping = asyncio.gather(door.keep(reception), door.watch_deletions(last))
-    try:
-        yield door
-    finally:
-        keeping.cancel()
-        for peer in list(door.peers):
-            peer.close()
-        await reception.close()
-        await asyncio.gather(*(peer.finish() for peer in list(door.peers)), keeping, return_exceptions=True)
+    door.port = listener.listen(host, [port, *more_ports])
+    keeping = asyncio.gather(door.keep(), door.watch_deletions(last))
+    async with door.guard.watching():
+        try:
+            yield door
+        finally:
+            keeping.cancel()
+            for peer in list(door.peers):
+                peer.close()
+            await listener.close()
+            for transport in list(door.newcomers):
+                transport.abort()
+            if http is not None:
+                await http.close(_GRACE)
+            ends = (peer.finish() for peer in list(door.peers))
+            await asyncio.gather(*ends, keeping, return_exceptions=True)
 
 
 def _http(door: Door) -> HttpServer | None:
     """Return what speaks HTTP; None: its packages are not installed."""
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("websockets") is None:
         return None
-    from lazaretto.door.http import HttpServer
+    from lazaretto.door.http import http_server
 
-    return HttpServer(door)
+    return http_server(door)
 
 
 def check_address(

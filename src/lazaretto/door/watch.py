@@ -20,12 +20,14 @@ class Watch:
         self._read = 0
         self._moved = now
         self._flows = 0
+        self._total = 0
         self._span = now
 
     def take(self, size: int, flows: int, now: float, *, opened: bool) -> float:
         """Note bytes that came, and frames without a message so far. Return for how long to read nothing."""
         self._heard = now
         self._received += size
+        self._total = flows
         if opened and not self._opened:
             self._opened, self._linked = True, now
         if now - self._span >= _SPAN:
@@ -34,8 +36,8 @@ class Watch:
 
     @property
     def overfull(self) -> bool:
-        """Whether the client sends too much before it opens its connection."""
-        return not self._opened and self._received > self._limits.opening_size
+        """Whether the client has sent more than it may before it has logged in."""
+        return self._received > self._limits.opening_size or self._total > self._limits.opening_frames
 
     def overdue(self, now: float, *, linked: bool, read: int, waiting: int) -> str | None:
         """Return what the client should have done by now; None: nothing.

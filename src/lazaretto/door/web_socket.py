@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lazaretto.door.foreign import check_page
 from lazaretto.door.peer import Peer
 from lazaretto.door.signatures import Unauthorized
+from lazaretto.serving.http import seat_of
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
@@ -119,7 +120,9 @@ async def serve(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close"})
         return
     await send({"type": "websocket.accept", "subprotocol": subprotocol})
-    peer = Peer(door)
+    seat = seat_of(scope)
+    assert seat is not None
+    peer = Peer(door, seat)
     client = scope.get("client")
     transport = WebSocketTransport(peer, None if client is None else (client[0], client[1]))
     peer.connection_made(transport)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,9 @@ _OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "lock_token", "locked_until", "error
 
 #: What the decoder raises for text that is no JSON, or of which it cannot see the end.
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+#: Bytes of JSON: what is made of it takes many times as much.
+_MOST_OF_PROPERTIES = 4 << 20
+
 _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
 
@@ -53,6 +57,28 @@ class _Usual(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 _usual = msgspec.json.Decoder(_Usual)
 _several_usual = msgspec.json.Decoder(list[_Usual])
+
+
+def refuse_many(content: bytes, most: int) -> None:
+    """Raise ValueError for an array of more than so many objects, before memory is taken for them."""
+    if content.count(b",") < most:
+        return
+    left = most
+
+    class Counted(msgspec.Struct, gc=False):
+        """An object of which nothing is kept."""
+
+        def __post_init__(self) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise ValueError
+
+    # What else is wrong is told by whoever reads it.
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
+        msgspec.json.decode(content, type=list[Counted])
+    if left < 0:
+        raise ValueError(f"expected at most {most} messages at once, got more")
 
 
 def usual_messages(content: bytes) -> list[Message] | None:
@@ -90,6 +116,8 @@ def message_of(line: bytes, like: Message) -> Message:
             raise ValueError(f"unknown field {name!r}{suggestion(name, _KNOWN)}")
     if ("body" in given) == ("body_base64" in given):
         raise ValueError("expected either a body or a body_base64")
+    if len(given.get("properties", b"")) > _MOST_OF_PROPERTIES:
+        raise ValueError(f"expected properties of at most {_MOST_OF_PROPERTIES} bytes, got more")
     values: dict[str, Any] = {
         name: _decoded(name, raw) for name, raw in given.items() if name != "body" and name in _KNOWN
     }

@@ -26,6 +26,7 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
 from lazaretto.engine.access import SESSION, TOKEN
 from lazaretto.model.grants import join_grants
+from lazaretto.serving.http import seat_of
 from lazaretto.web.access import Access, Identity
 from lazaretto.web.console.render import base_of
 from lazaretto.web.origin import SAFE, check_host, check_origin
@@ -64,6 +65,9 @@ class AccessDoor:
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
         found, by_browser = await self._identify(request, notes=not again)
+        seat = seat_of(request.scope)
+        if seat is not None:
+            seat.know()
         origin, read_only = self._address(request), self._access.read_only
         found = Identity(found.name, found.grants, origin, found.csrf, read_only, found.makers)
         if by_browser and request.method not in SAFE:
@@ -76,6 +80,12 @@ class AccessDoor:
                 check_origin(request.method, request.headers, from_browser=True)
                 raise StaleForm(found.csrf)
         return found
+
+    async def refuse_login(self, request: Request) -> None:
+        """Note that a request came with a wrong token, and wait before its client hears of it."""
+        seat = seat_of(request.scope)
+        if seat is not None:
+            await seat.refuse_login(self._address(request))
 
     async def tag(self, request: Request, who: Identity) -> str | None:
         """Return the entity tag of what is read next for somebody; None if nothing can be told."""
@@ -161,6 +171,7 @@ class AccessDoor:
             scheme, _, token = authorization.partition(" ")
             found = await self._by_token(token.strip(), notes=notes) if scheme.lower() == "bearer" else None
             if found is None:
+                await self.refuse_login(request)
                 raise NotAuthenticated("expected a token that the server knows, got another")
             return found, False
         cookie = self.cookie(request)

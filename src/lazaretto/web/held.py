@@ -26,9 +26,15 @@ class HeldMessages:
     def __init__(self) -> None:
         self._kept: OrderedDict[_Place, ReceivedMessage] = OrderedDict()
         self._size = 0
+        self._largest: dict[str, int] = {}
 
     def keep(self, queue: str, subqueue: str | None, messages: Iterable[ReceivedMessage]) -> None:
         """Remember messages that were received from a queue, under their tokens."""
+        messages = list(messages)
+        if messages:
+            if len(self._largest) >= _MOST:
+                self._largest.clear()
+            self._largest[queue] = max(map(_size_of, messages))
         for message in messages:
             token = message.lock_token
             if token is not None and (place := _Place(queue, subqueue, token)) not in self._kept:
@@ -37,6 +43,10 @@ class HeldMessages:
         while self._size > _MOST_BYTES or len(self._kept) > _MOST:
             _, message = self._kept.popitem(last=False)
             self._size -= _size_of(message)
+
+    def largest(self, queue: str) -> int | None:
+        """Return the size of the largest message that was received from a queue last; None: not known."""
+        return self._largest.get(queue)
 
     def take(
         self, queue: str, subqueue: str | None, tokens: Sequence[uuid.UUID]

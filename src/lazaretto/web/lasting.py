@@ -7,6 +7,7 @@ import logging
 from starlette.responses import StreamingResponse
 from starlette.types import Send
 
+from lazaretto.errors import QueryTooLong, ServerOverloaded
 from lazaretto.web.refusals import NotAuthenticated, NotPermitted
 
 _log = logging.getLogger("lazaretto.web")
@@ -18,6 +19,6 @@ class LastingResponse(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         try:
             await super().stream_response(send)
-        except (NotAuthenticated, NotPermitted) as error:
+        except (NotAuthenticated, NotPermitted, QueryTooLong, ServerOverloaded) as error:
             # Without its end the server closes the connection.
             _log.warning("an answer was cut off: %s", error or type(error).__name__)

@@ -46,7 +46,10 @@ def login_places(door: AccessDoor) -> list[Place]:
 
     async def opened(request: Request, secret: str) -> Response:
         check_host(request.headers.get("host"), door.host_names)
-        return await door.open_session(request, secret) or _page(door, request, _WRONG, 401)
+        entered = await door.open_session(request, secret)
+        if entered is None:
+            await door.refuse_login(request)
+        return entered or _page(door, request, _WRONG, 401)
 
     async def login(request: Request) -> Response:
         try:

@@ -77,6 +77,9 @@ STATUSES: Final[Mapping[str, int]] = {
     "identity_provider_unavailable": 503,
     "closed": 503,
     "server_ends": 503,
+    "server_overloaded": 503,
+    "query_too_long": 503,
+    "too_many_requests": 429,
 }
 
 #: After how many seconds to ask again, where the same request may succeed later.

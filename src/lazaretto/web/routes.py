@@ -9,7 +9,7 @@ import inspect
 import re
 import time
 import typing
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -23,10 +23,14 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
+from lazaretto.model.limits import ServerLimits
 from lazaretto.model.permissions import Permission
+from lazaretto.serving.budget import Share
+from lazaretto.serving.http import seat_of, share_of
 from lazaretto.web.access import Identity
 from lazaretto.web.allowed import require_for
 from lazaretto.web.begun import Begun
+from lazaretto.web.bounded import COST, hold_messages
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted
 from lazaretto.web.request_times import RequestTimes
@@ -36,10 +40,12 @@ T = TypeVar("T")
 _DATE: Final = re.compile(r"\d{4}-")
 _ENTITY_TAG: Final = re.compile(r'"([\x21\x23-\x7e]{1,200})"')
 
-#: Bytes of a request's body, beside what a message may have.
-MOST_BYTES: Final = 512 * 1024 * 1024
-#: Bytes of a command, and of what is only tried.
-MOST_OF_A_COMMAND: Final = 1024 * 1024
+#: Bytes of a request's body, unless its route takes others; None: as many as the server's limits say.
+MOST_BYTES: Final = 1024 * 1024
+#: Bytes of what is made of a byte of JSON at most, and of one that is only taken as it is.
+_JSON_COST: Final = 16
+#: Bytes of a body for which nothing need be held, and those for which more is held at once.
+_SMALL, _STEP = 65_536, 1 << 20
 #: Bytes of parameters that are kept in case that they come again.
 _USUAL: Final = 200
 #: Bytes a second in which a body must come, and seconds that it may take beside.
@@ -182,6 +188,15 @@ class Call:
         task.cancel()
 
     @property
+    def share(self) -> Share:
+        """What the request holds of the server's memory."""
+        return share_of(self.request.scope)
+
+    async def hold_messages(self, path: str, numbers: Sequence[int]) -> None:
+        """Hold what it takes to answer with some messages of a queue. Raises ServerOverloaded."""
+        await hold_messages(self.share, self.broker, path, numbers)
+
+    @property
     def seen_version(self) -> str | None:
         """The version that an entity must still have: the entity tag of `If-Match`. Raises HttpError."""
         given = self.request.headers.getlist("if-match")
@@ -216,7 +231,7 @@ Handler = Callable[..., Awaitable[Any]]
 class Route:
     """A route. `query`, `body` and `answer`: types; None: there is none. `success`: the status of an answer.
 
-    `most`: bytes of a body.
+    `most`: bytes of a body; None: as many as the server's limits say.
     """
 
     method: str
@@ -230,7 +245,7 @@ class Route:
     success: int
     media_types: tuple[str, ...]
     asks_itself: bool
-    most: int
+    most: int | None
 
     @property
     def name(self) -> str:
@@ -259,7 +274,7 @@ def route(
     success: int = 200,
     media_types: tuple[str, ...] = ("application/json",),
     asks_itself: bool = False,
-    most: int = MOST_BYTES,
+    most: int | None = MOST_BYTES,
 ) -> Callable[[Handler], Handler]:
     """Add a handler to the table. Its parameters `query` and `body` and its return type say what it takes.
 
@@ -342,8 +357,14 @@ def _told(error: msgspec.ValidationError) -> str:
     return text[:1].lower() + text[1:]
 
 
-async def content_of(request: Request, most: int) -> bytes:
-    """Return a request's body. Raises HttpError once it is over `most` bytes, or too slow."""
+async def content_of(request: Request, most: int | None, cost: int = COST) -> bytes:
+    """Return a request's body. Raises HttpError once it is over `most` bytes, or too slow.
+
+    `most`: None for what the server's limits say. `cost`: what each byte takes of the server's memory.
+    """
+    seat = seat_of(request.scope)
+    if most is None:
+        most = (ServerLimits() if seat is None else seat.limits).body_size
     length = request.headers.get("content-length")
     if length is not None and (not length.isdigit() or int(length) > most):
         raise _too_large(most)
@@ -354,11 +375,11 @@ async def content_of(request: Request, most: int) -> bytes:
         if len(content) > most:
             raise _too_large(most)
         return content
-    return await _content_in_parts(request, first, most)
+    return await _content_in_parts(request, first, most, cost)
 
 
-async def _content_in_parts(request: Request, first: Begun[Message], most: int) -> bytes:
-    parts, size = [], 0
+async def _content_in_parts(request: Request, first: Begun[Message], most: int, cost: int) -> bytes:
+    parts, size, held, share = [], 0, _SMALL, share_of(request.scope)
     began = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(_PATIENCE) as limit:
@@ -370,6 +391,12 @@ async def _content_in_parts(request: Request, first: Begun[Message], most: int) 
                 size += len(part)
                 if size > most:
                     raise _too_large(most)
+                if size > held:
+                    held = size + _STEP
+                    limit.reschedule(None)
+                    await share.hold(cost * held)
+                    began = asyncio.get_running_loop().time() - size / _SLOWEST
+                    limit.reschedule(began + _PATIENCE + size / _SLOWEST)
                 parts.append(part)
                 if not message.get("more_body"):
                     return b"".join(parts)
@@ -404,7 +431,8 @@ async def answer_of(route: Route, call: Call) -> Response | Any:
     else:
         call.require(route.permission, _entity(given))
     if route.body is not None:
-        content = await content_of(request, route.most)
+        plain = route.body in (bytes, msgspec.Raw)
+        content = await content_of(request, route.most, COST if plain else _JSON_COST)
         given["body"] = content if route.body is bytes else body_of(route.body, content)
     return await route.handler(call, **given)
 

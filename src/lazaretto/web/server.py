@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import re
-import socket
+import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount, Route
@@ -19,6 +17,9 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.loopback import is_loopback
+from lazaretto.serving.guard import Guard
+from lazaretto.serving.http import HttpServer
+from lazaretto.serving.listener import Listener
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
 from lazaretto.web.page_options import PageOptions, StoreLink
@@ -26,8 +27,6 @@ from lazaretto.web.redirects import RelativeRedirects
 from lazaretto.web.tries import TriedHandlers
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,29}")
-#: Connections that wait to be accepted.
-_BACKLOG: Final = 1024
 #: Seconds that clients have to take their answers when the server ends.
 _GRACE: Final = 1
 
@@ -68,6 +67,8 @@ async def open_web(
     prefix: str = "",
     others: Sequence[OtherStore] = (),
     handlers: TriedHandlers | None = None,
+    tls: ssl.SSLContext | None = None,
+    guard: Guard | None = None,
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
 
@@ -75,8 +76,9 @@ async def open_web(
     `host_names`: names in `Host` beside those of this machine. `pages`: what pages show to be told from
     another's. `prefix`: what comes before every path, such as "/queues", if a proxy shares its host with
     others. `others`: further stores, each below its name: pages, API, sessions and all. Every page links to
-    the others. `handlers`: what people can try letters on. Raises InvalidOption for an address beyond this
-    machine if everybody is let in.
+    the others. `handlers`: what people can try letters on. `tls`: with the server's certificate; None:
+    nothing is encrypted. `guard`: that of a server with other doors, whose limits hold for all of them; None:
+    one of its own. Raises InvalidOption for an address beyond this machine if everybody is let in.
     """
     everybody = [one for one in (access, *(other.access for other in others)) if one.anonymous is not None]
     if not is_loopback(host) and everybody:
@@ -99,53 +101,25 @@ async def open_web(
     ]
     for app in apps.values():
         app.state.stores = links if others else []
-    listening = _listen(host, port)
     # The first has all paths that are no other's.
     mounts = [Mount(f"{prefix}/{name}" if name else prefix, app) for name, app in reversed(apps.items())]
     outer = [Middleware(RelativeRedirects)]
     served = Starlette(routes=mounts, middleware=outer) if prefix or others else apps[""]
-    config = uvicorn.Config(
-        served, log_config=None, access_log=False, lifespan="off", proxy_headers=False, server_header=False,
-        ws="none",
-        timeout_graceful_shutdown=_GRACE, timeout_keep_alive=65,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    serving = asyncio.ensure_future(_serve(server, listening))
-    try:
-        while not server.started and not serving.done():
-            await asyncio.sleep(0.01)
-        yield WebServer(listening.getsockname()[1])
-    finally:
-        # Those who wait are told, so that the server need not wait for them.
-        for app in apps.values():
-            app.state.ending.begin()
-        server.should_exit = True
-        await serving
+    guard = guard or Guard()
+    http = HttpServer(served, guard)
+    listener = Listener(guard, http.connection, tls)
+    port = listener.listen(host, [port])
+    async with guard.watching():
+        try:
+            yield WebServer(port)
+        finally:
+            # Those who wait are told, so that the server need not wait for them.
+            for app in apps.values():
+                app.state.ending.begin()
+            await listener.close()
+            await http.close(_GRACE)
 
 
 def _first_parts(app: Starlette) -> set[str]:
     """Return what the paths of an application begin with."""
     return {route.path.split("/")[1] for route in app.routes if isinstance(route, Route)}
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's delays off only for sockets that say that they are TCP's.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(_BACKLOG)
-    except OSError as error:
-        listening.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
-    return listening
-
-
-async def _serve(server: uvicorn.Server, listening: socket.socket) -> None:
-    # Signals are the command's, which ends this context.
-    server.config.load()
-    server.lifespan = server.config.lifespan_class(server.config)
-    await server.startup(sockets=[listening])
-    await server.main_loop()
-    await server.shutdown(sockets=[listening])

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, cast
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.readings import Readings
 from lazaretto.aio.visits import Visits
 from lazaretto.commands import ApplyRepair, CanaryRepair, Command, PlanRepair, ResumeRepair
 from lazaretto.edits.edit import Edit, EditKind
@@ -29,6 +30,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.access import Identity
+from lazaretto.web.readings import ViewedReadings, WebReadings
 from lazaretto.web.redacted import (
     shown,
     shown_detail,
@@ -40,7 +42,6 @@ from lazaretto.web.searched import (
     HIDDEN_WHERE,
     chosen,
     lines_of,
-    meant,
     refuse_edit,
     refuse_filter,
     seen_causes,
@@ -59,8 +60,6 @@ STANDING: Final = frozenset({
 })  # fmt: skip
 #: Seconds for which rules are not read again within one answer, such as a stream of events.
 _FRESH: Final = 0.5
-#: Letters that are read at once with their messages.
-_LETTERS: Final = 100
 
 
 def seen_by(broker: AsyncBroker, who: Identity) -> AsyncBroker:
@@ -80,6 +79,11 @@ async def check_edit(broker: AsyncBroker, path: str, edit: str) -> None:
     """Raise NotPermitted if an edit names what somebody may not read."""
     if isinstance(broker, ViewedBroker):
         await broker.check_edit(path, edit)
+
+
+def readings_of(broker: AsyncBroker) -> WebReadings:
+    """Return what reads messages in parts, as somebody sees them."""
+    return broker.readings if isinstance(broker, ViewedBroker) else Readings(broker)
 
 
 async def hides(broker: AsyncBroker, path: str) -> bool:
@@ -129,6 +133,7 @@ class ViewedBroker:
         self._visits = Visits(broker)
         self._rules = _Rules(broker, who)
         self.dialogs = ViewedDialogs(broker, self._rules)
+        self.readings = ViewedReadings(Readings(broker), self)
 
     def __getattr__(self, name: str) -> Any:
         if name in PLAIN:
@@ -183,6 +188,10 @@ class ViewedBroker:
         if which.where is not None and filter_names(redaction, which.where):
             raise NotPermitted(HIDDEN_WHERE)
 
+    async def redaction_at(self, path: str) -> Redaction:
+        """Return what is hidden in an entity's messages."""
+        return await self._rules.at(path)
+
     async def hides(self, path: str) -> bool:
         """Return whether fields of an entity's messages are hidden."""
         return bool(await self._rules.at(path))
@@ -217,27 +226,6 @@ class ViewedBroker:
         found = await self._broker.dead_letter(path, sequence_number)
         return await asyncio.to_thread(shown_letter, found, redaction) if redaction else found
 
-    async def dead_letters(
-        self, path: str, which: DeadLetterFilter | None = None, *, messages: bool = True, **how: Any
-    ) -> AsyncIterator[DeadLetter]:
-        redaction = await self._rules.at(path)
-        given = which or DeadLetterFilter()
-        await self.check_filter(path, given)
-        if not redaction:
-            async for plain in _parts(
-                self._broker.dead_letters(path, which, messages=messages, **how), _LETTERS
-            ):
-                # Rules may have come meanwhile.
-                redaction = await self._rules.at(path)
-                for letter in plain:
-                    yield shown_letter(letter, redaction)
-            return
-        async for some in _parts(self._broker.dead_letters(path, without_search(given), **how), _LETTERS):
-            redaction = await self._rules.at(path)
-            workers = await self._workers(path, [one.sequence_number for one in some], given)
-            for seen in await asyncio.to_thread(meant, some, given, redaction, workers):
-                yield seen if messages else dataclasses.replace(seen, message=None)
-
     async def dead_letter_page(
         self,
         path: str,
@@ -265,20 +253,27 @@ class ViewedBroker:
     async def _seen(
         self, path: str, page: DeadLetterPage, which: DeadLetterFilter, redaction: Redaction
     ) -> list[DeadLetterPreview]:
-        found: list[DeadLetterPreview] = []
-        for start in range(0, len(page.letters), _LETTERS):
-            some = page.letters[start : start + _LETTERS]
-            letters = await self._letters(path, [one.sequence_number for one in some])
-            workers = await self._workers(path, letters, which)
-            found += await asyncio.to_thread(chosen, some, letters, which, redaction, workers)
-        return found
+        previews = {one.sequence_number: one for one in page.letters}
+        workers = await self.attempters(path, previews, which)
+        found: dict[int, list[DeadLetterPreview]] = {}
+        wanted = DeadLetterFilter(sequence_numbers=tuple(previews))
+        # One by one: they can be large.
+        async for letter in self._broker.dead_letters(path, wanted):
+            number = letter.sequence_number
+            found[number] = await asyncio.to_thread(
+                chosen, [previews[number]], {number: letter}, which, redaction, workers
+            )
+        gone = [one for number, one in previews.items() if number not in found]
+        for one in chosen(gone, {}, which, redaction, workers):
+            found[one.sequence_number] = [one]
+        return [seen for number in previews for seen in found.get(number, ())]
 
     async def _letters(self, path: str, numbers: Iterable[int]) -> dict[int, DeadLetter]:
         """Return dead letters with their messages, as they are, by their numbers."""
         which = DeadLetterFilter(sequence_numbers=tuple(numbers))
         return {one.sequence_number: one async for one in self._broker.dead_letters(path, which)}
 
-    async def _workers(self, path: str, numbers: Iterable[int], which: DeadLetterFilter) -> dict[int, str]:
+    async def attempters(self, path: str, numbers: Iterable[int], which: DeadLetterFilter) -> dict[int, str]:
         """Return who made the latest attempt at dead letters, by their numbers, if a filter asks for it."""
         if which.where is None or not sql().names_attempts(which.where):
             return {}
@@ -297,13 +292,13 @@ class ViewedBroker:
     async def _causes(self, path: str, causes: Iterable[Cause]) -> list[Cause]:
         redaction, given = await self._rules.at(path), list(causes)
         bodies = self._who.may(Permission.READ_BODIES, path)
+        if not redaction.takes_values or redaction.hides_errors:
+            return await asyncio.to_thread(seen_causes, given, {}, redaction, bodies)
         seen: list[Cause] = []
-        for start in range(0, len(given), _LETTERS):
-            some, letters = given[start : start + _LETTERS], {}
-            if redaction.takes_values and not redaction.hides_errors:
-                numbers = [one.example for one in some if one.example is not None]
-                letters = await self._letters(path, numbers)
-            seen += await asyncio.to_thread(seen_causes, some, letters, redaction, bodies)
+        for one in given:
+            # One by one: their examples can be large.
+            letters = {} if one.example is None else await self._letters(path, [one.example])
+            seen += await asyncio.to_thread(seen_causes, [one], letters, redaction, bodies)
         return seen
 
     async def explain(self, path: str, which: DeadLetterFilter | None = None) -> None:
@@ -401,15 +396,3 @@ class ViewedDialogs:
             redaction = self._rules.of(end.queue)
             found = [dataclasses.replace(one, text=redaction.text(one.text, None)) for one in found]
         return found
-
-
-async def _parts(letters: AsyncIterator[DeadLetter], most: int) -> AsyncIterator[list[DeadLetter]]:
-    """Yield lists of letters, each with at most so many."""
-    part: list[DeadLetter] = []
-    async for one in letters:
-        part.append(one)
-        if len(part) == most:
-            yield part
-            part = []
-    if part:
-        yield part

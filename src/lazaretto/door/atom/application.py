@@ -15,6 +15,7 @@ from lazaretto.door.atom.resources import resource_of
 from lazaretto.door.foreign import check_page
 from lazaretto.door.grants import Grants
 from lazaretto.door.signatures import Grant, Right, Unauthorized, policy_of
+from lazaretto.serving.http import seat_of
 
 if TYPE_CHECKING:
     from lazaretto.door.server import Door
@@ -53,8 +54,7 @@ class Administration:
         if scope["method"] == "GET" and scope["path"] == "/health":
             await _send(send, 200, _HEALTHY, b"application/json")
             return
-        client = scope.get("client")
-        grants = Grants(self._door.keys, self._door.refusals, "" if client is None else client[0])
+        grants = Grants(self._door.keys, self._door.guard, seat_of(scope))
         try:
             found = await self._answer(scope, headers, receive, grants)
             status, body = found.status, found.body
@@ -69,9 +69,6 @@ class Administration:
                 )  # fmt: skip
             if status == 500:
                 _log.error("a client's request failed: %s", type(error).__name__, exc_info=error)
-            if status == 401:
-                # Guessing takes long.
-                await asyncio.sleep(self._door.limits.refusal_seconds)
         await _send(send, status, body.encode(), _XML)
 
     async def _answer(

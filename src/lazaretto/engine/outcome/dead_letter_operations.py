@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 import msgspec
 
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
+from lazaretto.engine.messages.parts import in_parts
 from lazaretto.errors import FilterError, InvalidOption, MessageNotFound
 from lazaretto.filters.rules import sql
 from lazaretto.filters.view import MessageView
@@ -140,8 +141,12 @@ class DeadLetterFilter:
         for start in range(0, len(keys), _MESSAGES):
             some = keys[start : start + _MESSAGES]
             workers = tx.history.workers(some) if sql().names_attempts(self.where) else {}
-            messages = tx.peek_keys([dead_key(key, subqueue) for key in some])
-            found.update(key for m in messages if _meets(condition, m, workers.get(key := main_key(m.key))))
+            dead = [dead_key(key, subqueue) for key in some]
+            for part in in_parts(dead, tx.sizes_of(dead)):
+                for message in tx.peek_keys(part):
+                    key = main_key(message.key)
+                    if _meets(condition, message, workers.get(key)):
+                        found.add(key)
         return [key for key in keys if key in found]
 
     def passing(

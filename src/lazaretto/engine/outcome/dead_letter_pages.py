@@ -13,6 +13,7 @@ from datetime import datetime
 
 import msgspec
 
+from lazaretto.engine.messages.parts import ROOM, TooLittleRoom, fitting
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     fields_of,
@@ -303,10 +304,46 @@ def some_letters(
     by_time: bool,
     down: bool,
 ) -> tuple[list[DeadLetter], Slice]:
-    """Return dead letters behind a slice, or the first ones, and the slice in which they were found."""
+    """Return dead letters behind a slice, or the first ones, and the slice in which they were found.
+
+    With their messages they are at least one, and else as many as have room.
+    """
+    room = ROOM
+    while True:
+        found = letters_part(
+            tx, path, which, limit, after=after, messages=messages, by_time=by_time, down=down, room=room
+        )
+        if not isinstance(found, TooLittleRoom):
+            return found
+        room = found.size
+
+
+def letters_part(
+    tx: Transaction,
+    path: EntityPath,
+    which: DeadLetterFilter,
+    limit: int,
+    *,
+    after: Slice | None,
+    messages: bool,
+    by_time: bool = False,
+    down: bool = False,
+    room: int,
+) -> tuple[list[DeadLetter], Slice] | TooLittleRoom:
+    """Return the same, with as many messages as there is room for in bytes."""
     queue = holder(tx, path)
     start, ends = (None, None) if after is None else (after.position, after.ends)
     found = find_slice(tx, queue, path, which, limit, start=start, ends=ends, by_time=by_time, down=down)
+    if messages and found.records:
+        keys = {dead_key(one.key, path.subqueue): one for one in found.records}
+        sizes = tx.sizes_of(list(keys))
+        some = fitting([(key, sizes.get(key, 0)) for key in keys], room)
+        if isinstance(some, TooLittleRoom):
+            return some
+        if len(some) < len(keys):
+            last = keys[some[-1]]
+            position = (last.dead_lettered if by_time else last.key), last.key
+            found = Slice(found.records[: len(some)], position, found.progress, found.ends)
     bodies = messages_of(tx, found.records) if messages else {}
     return [letter_of(tx, queue, record, bodies.get(record.key)) for record in found.records], found
 

@@ -345,6 +345,14 @@ class Transaction(Protocol):
         """Return messages between two keys, in every state."""
         ...
 
+    def sizes(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[int, int]]:
+        """Return the keys and bytes of messages between two keys, in order, in every state or delayed."""
+        ...
+
+    def sizes_of(self, keys: Sequence[int]) -> dict[int, int]:
+        """Return the bytes of the given messages that exist, by key."""
+        ...
+
     def peeked_keys(
         self, queue_id: int, session_id: str, first: int, last: int, limit: int, *, delayed: bool
     ) -> list[int]:

@@ -685,6 +685,20 @@ DELETE FROM lazaretto_samples WHERE key > :first AND key <= :last
 [as_it_stands]
 WHERE m.key > :first AND m.key <= :last ORDER BY m.key LIMIT :limit
 
+-- name: select_peeked_sizes
+-- The bytes of messages of a subqueue from a sequence number on, in any state or in one.
+-- locks: not looked at
+-- claims: not looked at
+SELECT key, [bytes] FROM lazaretto_messages m
+WHERE key > :first AND key <= :last AND (CAST(:state AS BIGINT) IS NULL OR state = :state)
+ORDER BY key LIMIT :limit
+
+-- name: select_peeked_sizes_of
+-- The bytes of messages by key.
+-- locks: not looked at
+-- claims: not looked at
+SELECT key, [bytes] FROM lazaretto_messages m WHERE key [among keys]
+
 -- name: peek_keys
 -- Messages by key as they stand, whatever their order.
 [as_it_stands]

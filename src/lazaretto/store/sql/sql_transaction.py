@@ -408,6 +408,14 @@ class SqlTransaction:
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
         return _peeked(self.context.run("peek_delayed" if delayed else "peek", (first, last, limit)))
 
+    def sizes(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[int, int]]:
+        state = DELAYED if delayed else None
+        named = {"first": first, "last": last, "limit": limit, "state": state}
+        return [(key, size) for key, size in self.context.run("select_peeked_sizes", named)]
+
+    def sizes_of(self, keys: Sequence[int]) -> dict[int, int]:
+        return dict(iter(self.context.run("select_peeked_sizes_of", (self.context.ids(keys),))))
+
     def peeked_keys(
         self, queue_id: int, session_id: str, first: int, last: int, limit: int, *, delayed: bool
     ) -> list[int]:

@@ -23,7 +23,8 @@ from lazaretto.errors import (
 #: The oldest SQLite that understands the store's queries.
 OLDEST = (3, 35, 0)
 
-_CACHE_KIB = 65_536
+#: Pages that a writer keeps, and a reader: there can be several, and the system keeps what they read.
+_CACHE_KIB, _READER_CACHE_KIB = 65_536, 4_096
 #: What the write-ahead log is cut back to after a burst, in bytes.
 _LOG_LIMIT = 67_108_864
 
@@ -160,7 +161,7 @@ def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Conn
     try:
         # What is removed need not be overwritten: pages that become free are then not written at all.
         connection.execute("PRAGMA secure_delete = OFF")
-        connection.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
+        connection.execute(f"PRAGMA cache_size = -{_READER_CACHE_KIB if read_only else _CACHE_KIB}")
         connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA trusted_schema = OFF")
         if read_only:

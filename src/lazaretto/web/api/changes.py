@@ -7,7 +7,7 @@ from typing import Any
 
 from lazaretto.commands import COMMANDS, Command
 from lazaretto.web.allowed import key_of, require_for
-from lazaretto.web.routes import MOST_OF_A_COMMAND, Call, route
+from lazaretto.web.routes import Call, route
 
 Handler = Callable[[Call, Command], Awaitable[Any]]
 
@@ -25,6 +25,4 @@ def _runs(name: str, kind: type[Command]) -> Handler:
 
 
 for _name, _kind in COMMANDS.items():
-    route("POST", f"/commands/{_name}", _kind.permission, asks_itself=True, most=MOST_OF_A_COMMAND)(
-        _runs(_name, _kind)
-    )
+    route("POST", f"/commands/{_name}", _kind.permission, asks_itself=True)(_runs(_name, _kind))

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 from starlette.responses import Response
 
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption, MessageNotFound
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import LETTER_COLUMNS, letter_cells
+from lazaretto.web.bounded import lettered
 from lazaretto.web.json import json_of
 from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.routes import Call, OfQueue, route
-from lazaretto.web.viewed import check_filter
+from lazaretto.web.viewed import check_filter, readings_of
 
-#: Lines that go out together.
-_LINES = 100
+Letters = Sequence[DeadLetter]
 
 
 class FilterQuery(OfQueue, kw_only=True, frozen=True):
@@ -84,11 +85,15 @@ async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
     """Stream all pending dead letters of a queue as JSON Lines, or without their messages as CSV."""
     as_csv = query.format == "csv"
     which = filter_of(query)
-    letters = call.broker.dead_letters(query.queue, which, messages=query.messages and not as_csv)
     # What is wrong with the request is said before the stream begins.
     await call.broker.queue(query.queue)
     await check_filter(call.broker, query.queue, which)
-    made = _csv(letters) if as_csv else _jsonl(letters)
+    parts = lettered(
+        call.share, readings_of(call.broker), dead_letter_path(EntityPath.parse(query.queue)), which,
+        messages=query.messages and not as_csv,
+    )  # fmt: skip
+    first = await anext(parts)
+    made = _csv(first, parts) if as_csv else _jsonl(first, parts)
     kind = "text/csv; charset=utf-8" if as_csv else "application/jsonl"
     name = f"dead-letters.{query.format}"
     return LastingResponse(
@@ -98,30 +103,26 @@ async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
     )
 
 
-async def _jsonl(letters: AsyncIterator[DeadLetter]) -> AsyncGenerator[bytes]:
-    lines: list[bytes] = []
-    async for letter in letters:
-        lines.append(json_of(letter))
-        if len(lines) == _LINES:
-            yield b"\n".join(lines) + b"\n"
-            lines = []
-    if lines:
-        yield b"\n".join(lines) + b"\n"
+async def _jsonl(first: Letters, parts: AsyncIterator[Letters]) -> AsyncGenerator[bytes]:
+    letters: Letters | None = first
+    while letters is not None:
+        for letter in letters:
+            yield json_of(letter)
+            yield b"\n"
+        letters = await anext(parts, None)
 
 
-async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncGenerator[bytes]:
+async def _csv(first: Letters, parts: AsyncIterator[Letters]) -> AsyncGenerator[bytes]:
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(LETTER_COLUMNS)
-    number = 0
-    async for letter in letters:
-        writer.writerow(letter_cells(letter))
-        number += 1
-        if number % _LINES == 0:
-            yield out.getvalue().encode()
-            out.seek(0)
-            out.truncate()
-    yield out.getvalue().encode()
+    letters: Letters | None = first
+    while letters is not None:
+        writer.writerows(map(letter_cells, letters))
+        yield out.getvalue().encode()
+        out.seek(0)
+        out.truncate()
+        letters = await anext(parts, None)
 
 
 @route(
@@ -129,6 +130,7 @@ async def _csv(letters: AsyncIterator[DeadLetter]) -> AsyncGenerator[bytes]:
 )
 async def download_body(call: Call, number: int, query: OfQueue) -> Response:
     """Give the body of a dead letter as a file, byte by byte as it was sent."""
+    await call.hold_messages(query.queue, [number])
     letter = await call.broker.dead_letter(query.queue, number)
     if letter.message is None:
         raise MessageNotFound(f"{number} of {query.queue!r} is no dead letter any more: it has no body")
@@ -142,4 +144,5 @@ async def download_body(call: Call, number: int, query: OfQueue) -> Response:
 @route("GET", "/dead-letters/{number}", Permission.READ_BODIES)
 async def show_dead_letter(call: Call, number: int, query: OfQueue) -> DeadLetter:
     """Show one dead letter with its whole history, even after its resolution."""
+    await call.hold_messages(query.queue, [number])
     return await call.broker.dead_letter(query.queue, number)

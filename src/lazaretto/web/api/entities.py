@@ -24,7 +24,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.records.messages import message_of
 from lazaretto.records.options import options_from
 from lazaretto.web.json import json_of
-from lazaretto.web.routes import MOST_OF_A_COMMAND, Call, Query, route
+from lazaretto.web.routes import Call, Query, route
 
 Options = dict[str, Any]
 
@@ -208,7 +208,7 @@ class Judged(msgspec.Struct):
     why: str
 
 
-@route("POST", "/rules/test", Permission.SEE, most=MOST_OF_A_COMMAND)
+@route("POST", "/rules/test", Permission.SEE)
 async def try_rules(call: Call, query: OfSubscription, body: RuleTest) -> list[Judged]:
     """Test which rules match messages, and say why; nothing is sent."""
     rules = (await call.broker.subscription(query.topic, query.subscription)).rules

@@ -9,18 +9,31 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from starlette.responses import Response
 
+from lazaretto.engine.messages.parts import ROOM
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.filters.records import property_value
 from lazaretto.model.clock import iso
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.receiver import Mode
-from lazaretto.records.messages import message_of, usual_messages
+from lazaretto.records.messages import message_of, refuse_many, usual_messages
 from lazaretto.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
+from lazaretto.web.bounded import COST, array_of, peeked
+from lazaretto.web.lasting import LastingResponse
+from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import Call, OfQueue, route
+from lazaretto.web.viewed import readings_of
 
+#: Messages of one request.
+_MOST_SENT = 10_000
+#: Bytes of the messages that one receive takes, unless the first alone has more.
+_RECEIVED = 8 << 20
+#: Bytes for which nothing is held.
+_SMALL = 65_536
 #: How long a receive may wait for its first message, in seconds.
 _LONGEST_WAIT = 60.0
 
@@ -96,7 +109,7 @@ class Numbers(msgspec.Struct, forbid_unknown_fields=True):
     sequence_numbers: Annotated[list[int], Meta(min_length=1, max_length=1000)]
 
 
-@route("POST", "/messages", Permission.SEND, success=201)
+@route("POST", "/messages", Permission.SEND, success=201, most=None)
 async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
     """Send a message, or an array of messages in one commit, to a queue or a topic.
 
@@ -115,6 +128,10 @@ async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
 
 
 def _messages_of(given: bytes) -> list[Message]:
+    try:
+        refuse_many(given, _MOST_SENT)
+    except ValueError as error:
+        raise HttpError("request_too_large", str(error)) from None
     usual = usual_messages(given)
     if usual is not None:
         return usual
@@ -151,16 +168,20 @@ def _traced(messages: list[Message], headers: Mapping[str, str]) -> list[Message
 
 
 @route("GET", "/messages", Permission.READ_BODIES)
-async def peek(call: Call, query: PeekQuery) -> list[PeekedMessage]:
+async def peek(call: Call, query: PeekQuery) -> list[PeekedMessage] | Response:
     """Look at messages in the order of their numbers, without a lock."""
-    return await call.broker.peek(
-        query.queue, query.limit, query.start, subqueue=query.subqueue, session_id=query.session_id
-    )
+    path = EntityPath.parse(query.queue, query.subqueue)
+    parts = peeked(call.share, readings_of(call.broker), path, query.limit, query.start, query.session_id)
+    messages, last = await anext(parts)
+    if last:
+        return messages
+    return LastingResponse(call.while_allowed(array_of(messages, parts)), media_type="application/json")
 
 
 @route("GET", "/messages/{number}", Permission.READ_BODIES)
 async def show_message(call: Call, query: OfQueue, number: int) -> MessageHistory:
     """Show a message, wherever it is, and what happened to it, also before and after it was sent back."""
+    await call.hold_messages(query.queue, [number])
     return await call.broker.message_history(query.queue, number)
 
 
@@ -171,16 +192,30 @@ async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
     `mode=receive_and_delete` deletes them at once.
     """
     receiver = call.broker.receiver(query.queue, subqueue=query.subqueue, mode=query.mode)
-    receiving = receiver.receive(query.limit, query.wait)
+    limit = await _room_to_receive(call, query)
+    receiving = receiver.receive(limit, query.wait)
     # Nobody needs to watch a client that does not wait.
     found = await (call.wait_for(receiving) if query.wait else receiving)
     call.held.keep(query.queue, query.subqueue, found)
     return found
 
 
+async def _room_to_receive(call: Call, query: ReceiveQuery) -> int:
+    """Hold what messages as large as those ahead take, and return how many there is room for."""
+    largest = call.held.largest(query.queue)
+    if largest is None or largest * query.limit > ROOM:
+        path = EntityPath.parse(query.queue, query.subqueue)
+        largest = await readings_of(call.broker).size_ahead(path, query.limit)
+    limit = max(1, min(query.limit, _RECEIVED // max(1, largest)))
+    if largest * limit > _SMALL:
+        await call.share.hold(COST * largest * limit)
+    return limit
+
+
 @route("POST", "/messages/receive-deferred", Permission.RECEIVE)
 async def receive_deferred(call: Call, query: SettleQuery, body: Numbers) -> list[ReceivedMessage]:
     """Receive deferred messages by their numbers: all of them, or none."""
+    await call.hold_messages(query.queue, body.sequence_numbers)
     receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
     return await receiver.receive_deferred(body.sequence_numbers)
 

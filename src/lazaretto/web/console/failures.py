@@ -64,6 +64,7 @@ async def _example(visit: Visit, queue: str, number: int | None) -> Attempt | No
     if number is None:
         return None
     try:
+        await visit.hold(queue, number)
         letter = await visit.broker.dead_letter(queue, number)
     except LazarettoError:
         # It was resolved a moment ago.

@@ -34,6 +34,7 @@ async def show(visit: Visit) -> Page:
     """Show a dead letter with its history, even after its resolution."""
     queue, number = visit.queue(), visit.number()
     visit.require(Permission.READ_BODIES, queue)
+    await visit.hold(queue, number)
     letter = await visit.broker.dead_letter(queue, number)
     history = await visit.broker.message_history(queue, number)
     way = visit.text("as") or "pretty"
@@ -51,6 +52,7 @@ async def show_message(visit: Visit) -> Page:
     """Show any message: as it stands in its queue, and its life."""
     queue, number = visit.queue(), visit.number()
     visit.require(Permission.READ_BODIES, queue)
+    await visit.hold(queue, number)
     history = await visit.broker.message_history(queue, number)
     if history.asked.state == "dead_lettered" and not history.asked.subqueue.startswith("$T"):
         return moved_to(address(visit.base, f"/dead-letters/{number}", queue=queue))
@@ -114,6 +116,7 @@ async def try_letter(visit: Visit, visits: Visits) -> Page:
     if text is not None:
         change = refuse_functions(text)
         await check_edit(visit.broker, queue, text)
+    await visit.hold(queue, number)
     await visit.broker.dead_letter(queue, number)
     await visits.note_try(queue, number, name, change, visit.who.actor)
     tried = await handlers.try_letter(queue, number, name, change)
@@ -135,6 +138,7 @@ def _masked(tried: TriedLetter) -> TriedLetter:
 
 async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried: Any) -> Page:
     visit.require(Permission.READ_BODIES, queue)
+    await visit.hold(queue, number)
     letter = await visit.broker.dead_letter(queue, number)
     lines, wrong = list[str](), None
     if text is not None and letter.message is not None:

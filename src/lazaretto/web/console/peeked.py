@@ -6,15 +6,22 @@ import dataclasses
 import time
 from typing import Final
 
+import msgspec
+
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
-from lazaretto.model.entities import MessageState
+from lazaretto.model.entities import EntityPath, MessageState
 from lazaretto.model.messages import PeekedMessage
+from lazaretto.serving.budget import Share
+from lazaretto.web.bounded import peeked
+from lazaretto.web.viewed import readings_of
 
 #: Messages of a page.
 MESSAGES: Final = 10
-#: Those that are read at once.
+#: Those that are looked at before the clock is.
 _CHUNK: Final = 100
+#: Bytes of a body that a page has.
+_LONGEST: Final = 1 << 20
 #: Seconds after which a page tells what it has found.
 _BUDGET: Final = 0.25
 
@@ -42,28 +49,25 @@ def state_of(given: str | None) -> MessageState | None:
         raise InvalidOption(f"expected state to be one of {names}") from None
 
 
-async def peek(broker: AsyncBroker, path: str, state: MessageState | None, start: int) -> Peeked:
-    """Return the messages in a state, or all, from a sequence number on."""
-    if state in (None, MessageState.DELAYED):
-        # Those that wait for a retry have an index.
-        subqueue = None if state is None else "retry"
-        found = await broker.peek(path, MESSAGES, start, subqueue=subqueue)
-        return Peeked(found, len(found), _after(found) if len(found) == MESSAGES else None)
+async def peek(
+    share: Share, broker: AsyncBroker, path: str, state: MessageState | None, start: int
+) -> Peeked:
+    """Return the messages in a state, or all, from a sequence number on; of large ones the beginning."""
+    # Those that wait for a retry have an index.
+    delayed = state is MessageState.DELAYED
+    entity = EntityPath.parse(path, "retry") if delayed else EntityPath.parse(path)
     found, looked_at, end = list[PeekedMessage](), 0, time.monotonic() + _BUDGET
     while True:
-        some = await broker.peek(path, _CHUNK, start)
-        for message in some:
-            looked_at += 1
-            if message.state is state:
-                found.append(message)
+        before = looked_at
+        async for messages, _ in peeked(share, readings_of(broker), entity, _CHUNK, start, None):
+            for message in messages:
+                looked_at += 1
+                start = message.sequence_number + 1
+                if state is None or delayed or message.state is state:
+                    found.append(msgspec.structs.replace(message, body=message.body[:_LONGEST]))
                 if len(found) == MESSAGES:
-                    return Peeked(found, looked_at, _after(found))
-        if len(some) < _CHUNK:
+                    return Peeked(found, looked_at, start)
+        if looked_at - before < _CHUNK:
             return Peeked(found, looked_at, None)
-        start = some[-1].sequence_number + 1
         if time.monotonic() >= end:
             return Peeked(found, looked_at, start)
-
-
-def _after(found: list[PeekedMessage]) -> int:
-    return found[-1].sequence_number + 1

@@ -69,7 +69,7 @@ async def show(visit: Visit) -> Page:
     if visit.may(Permission.READ_BODIES, path):
         if not (start.isascii() and start.isdigit()) or len(start) > 13:
             raise InvalidOption("expected start to be a sequence number")
-        peeked = await peek(broker, path, state, int(start))
+        peeked = await peek(visit.share, broker, path, state, int(start))
     values = {
         "queue": queue, "held": held, "breaker": await broker.breaker(path), "peeked": peeked,
         "bodies": [] if peeked is None else [show_body(one.body) for one in peeked.messages],

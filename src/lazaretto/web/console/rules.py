@@ -17,12 +17,14 @@ from lazaretto.errors import (
 )
 from lazaretto.filters.judge import Judgement, judge_of
 from lazaretto.filters.rules import Rule, SqlFilter
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, StoredMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.records.messages import values_of
+from lazaretto.web.bounded import in_room
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.refusals import NotPermitted
-from lazaretto.web.viewed import check_filter
+from lazaretto.web.viewed import check_filter, readings_of
 
 #: Messages of the subscription that rules are tried on, the first ones that wait.
 _MESSAGES = 100
@@ -49,7 +51,11 @@ async def show(visit: Visit) -> Page:
     path, condition = found.queue.path, visit.text("filter")
     waiting: list[StoredMessage] = []
     if visit.may(Permission.READ_BODIES, path):
-        waiting = list(await visit.broker.peek(path, _MESSAGES))
+        part = await in_room(
+            visit.share,
+            lambda room: readings_of(visit.broker).peek(EntityPath.parse(path), _MESSAGES, 0, None, room),
+        )
+        waiting = list(part.messages)
     wrong, trials, judged = None, list[Trial](), list[Judgement]()
     try:
         tried = list(found.rules)

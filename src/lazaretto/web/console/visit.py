@@ -14,7 +14,10 @@ from lazaretto.commands import Command, opposite_of
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
+from lazaretto.serving.budget import Share
+from lazaretto.serving.http import share_of
 from lazaretto.web.access import Identity
+from lazaretto.web.bounded import hold_messages
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -70,6 +73,15 @@ class Visit:
     def key(self) -> str:
         """A new idempotency key, for a form."""
         return secrets.token_urlsafe(12)
+
+    @property
+    def share(self) -> Share:
+        """What the request holds of the server's memory."""
+        return share_of(self.request.scope)
+
+    async def hold(self, queue: str, number: int) -> None:
+        """Hold what it takes to show a message. Raises ServerOverloaded."""
+        await hold_messages(self.share, self.broker, queue, [number])
 
     def text(self, name: str) -> str | None:
         """Return a parameter of the page; None if it is missing or empty."""

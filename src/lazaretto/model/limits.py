@@ -1,0 +1,60 @@
+"""What clients may use of a server, whatever door they come to, and how long it waits for them. Pure.
+
+Everything is small for a client that has not logged in. Where no key or token is asked for, a client counts
+as logged in once its connection is open (AMQP), or once the head of its request is read (HTTP).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar, Final
+
+from lazaretto.model.checks import seconds, whole
+
+_MOST: Final = 1 << 31
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServerLimits:
+    """What clients may use of a server, and how long it waits for them. Raises InvalidOption.
+
+    Options:
+        connections: Connections at the same time, of all doors. A quarter is for clients that have logged in.
+        connections_per_address: Those of one address.
+        opening_seconds: Time within which a client logs in, and sends the head of each request.
+        opening_size: Bytes that a client may send before it has logged in.
+        opening_frames: Frames of AMQP that a client may send before that.
+        head_size: Maximum size of the head of an HTTP request, in bytes.
+        memory: Bytes that all requests over HTTP together may hold; each holds six times what it sends or
+            reads.
+        body_size: Maximum size of a request's body, in bytes.
+        stalled_seconds: Time for which a client may read nothing of what waits for it.
+        refusal_seconds: Time before a client hears that its key or token is wrong: so much longer with each
+            wrong one of its address within a minute.
+    """
+
+    LEAST: ClassVar[dict[str, int]] = {"opening_size": 512, "head_size": 512}
+    MOST: ClassVar[dict[str, int]] = {}
+
+    connections: int = 5_000
+    connections_per_address: int = 5_000
+    opening_seconds: float = 10.0
+    opening_size: int = 65_536
+    opening_frames: int = 100
+    head_size: int = 32_768
+    memory: int = 96 << 20
+    body_size: int = 32 << 20
+    stalled_seconds: float = 30.0
+    refusal_seconds: float = 1.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            if name.endswith("_seconds"):
+                seconds(name, value)
+            else:
+                whole(name, value, self.LEAST.get(name, 1), self.MOST.get(name, _MOST))
+
+    def strangers(self, connections: int) -> int:
+        """Return how many of some connections may be of clients that have not logged in."""
+        return max(1, connections * 3 // 4)

@@ -1,0 +1,194 @@
+"""The connections of a server, of all its doors: how many there are, and who must go.
+
+A client that has not logged in is a stranger. Strangers cannot take the last quarter of the connections; the
+oldest one goes first when room is needed, and none stays for longer than it may take to log in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from typing import Final
+
+from lazaretto.model.limits import ServerLimits
+from lazaretto.serving.budget import Budget
+from lazaretto.serving.process import OTHER_FILES
+from lazaretto.serving.refusals import Refusals
+from lazaretto.serving.reports import Reports
+
+_log = logging.getLogger("lazaretto.serving")
+#: Seconds between two looks at who must go.
+_LOOK: Final = 1.0
+
+_CROWDED: Final = "connections ended to make room, before a login"
+_FULL: Final = "connections refused: the server has as many as it may"
+_LATE: Final = "connections ended that did not log in, or say what they want, in time"
+_REFUSED: Final = "wrong keys, tokens or passwords"
+
+
+class Seat:
+    """The place of a connection.
+
+    `address`: its client's. `end`: hangs up. `look`: says at a time why the connection must end; None: it
+    may stay.
+    """
+
+    __slots__ = ("_guard", "address", "end", "known", "look", "since")
+
+    def __init__(self, guard: Guard, address: str, end: Callable[[], object], now: float) -> None:
+        self._guard = guard
+        self.address = address
+        self.end = end
+        self.look: Callable[[float], str | None] | None = None
+        #: Since when the client has been a stranger whom the server waits for; None: it waits for the server.
+        self.since: float | None = now
+        self.known = False
+
+    @property
+    def limits(self) -> ServerLimits:
+        """What the client may use."""
+        return self._guard.limits
+
+    def know(self) -> None:
+        """Note that the client has logged in."""
+        if not self.known:
+            self._guard.know(self)
+
+    def wait(self, *, for_client: bool) -> None:
+        """Note who waits for whom from now on."""
+        self.since = time.monotonic() if for_client else None
+
+    async def refuse_login(self, address: str) -> None:
+        """Note that a wrong key or token came from an address, and wait before its client hears of it."""
+        await self._guard.refuse_login(address)
+
+    def leave(self) -> None:
+        """Note that the connection has ended."""
+        self._guard.leave(self)
+
+
+class Guard:
+    """Counts the connections of a server, and the logins that it refused."""
+
+    def __init__(self, limits: ServerLimits | None = None) -> None:
+        self.limits = limits or ServerLimits()
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        #: How many there can be: each is an open file, too.
+        self.most = min(self.limits.connections, max(1, files - OTHER_FILES))
+        #: Those whose clients have not logged in, the oldest first; and all others.
+        self._strangers: dict[Seat, None] = {}
+        self._known: set[Seat] = set()
+        self._addresses: Counter[str] = Counter()
+        self.refusals = Refusals(self.limits.refusal_seconds)
+        self.budget = Budget(self.limits.memory)
+        self._reports = Reports()
+        self._watching: asyncio.Task[None] | None = None
+        self._open = 0
+
+    @property
+    def strangers(self) -> int:
+        """The connections of clients that have not logged in."""
+        return len(self._strangers)
+
+    @property
+    def connections(self) -> int:
+        """All connections."""
+        return len(self._strangers) + len(self._known)
+
+    def admit(self, address: str, end: Callable[[], object]) -> Seat | None:
+        """Return a place for a stranger's connection, for which another may have to go; None: there is none.
+
+        `end`: hangs up.
+        """
+        limits = self.limits
+        if self._addresses[address] >= limits.connections_per_address:
+            self._reports.note(_FULL, address)
+            return None
+        full = self.connections >= self.most or self.strangers >= limits.strangers(self.most)
+        if full and not self._make_room():
+            self._reports.note(_FULL, address)
+            return None
+        seat = Seat(self, address, end, time.monotonic())
+        self._strangers[seat] = None
+        self._addresses[address] += 1
+        return seat
+
+    def _make_room(self) -> bool:
+        oldest = next(iter(self._strangers), None)
+        if oldest is None:
+            return False
+        self._end(oldest, _CROWDED)
+        return True
+
+    def _end(self, seat: Seat, why: str) -> None:
+        self._reports.note(why, seat.address)
+        self.leave(seat)
+        seat.end()
+
+    def know(self, seat: Seat) -> None:
+        """Note that a client has logged in."""
+        if seat in self._strangers:
+            del self._strangers[seat]
+            self._known.add(seat)
+            seat.known = True
+
+    def leave(self, seat: Seat) -> None:
+        """Note that a connection has ended."""
+        if seat in self._strangers:
+            del self._strangers[seat]
+        elif seat in self._known:
+            self._known.discard(seat)
+        else:
+            return
+        self._addresses[seat.address] -= 1
+        if not self._addresses[seat.address]:
+            del self._addresses[seat.address]
+
+    async def refuse_login(self, address: str) -> None:
+        """Note that an address gave a wrong key or token, and wait before it hears of it."""
+        self._reports.note(_REFUSED, address)
+        # Behind a connection that the guard would end meanwhile.
+        await asyncio.sleep(self.refusals.note(address, time.monotonic()))
+
+    def look(self, now: float) -> None:
+        """End connections that must go, and tell the log what happened."""
+        longest = self.limits.opening_seconds
+        for seat in [one for one in self._strangers if one.since is not None and now - one.since > longest]:
+            self._end(seat, _LATE)
+        for seat in [*self._strangers, *self._known]:
+            why = None if seat.look is None else seat.look(now)
+            if why is not None:
+                self._end(seat, why)
+        for what, address, times in self._reports.take(now):
+            _log.warning(
+                "%s: %d from %s", what, times, address or "others",
+                extra={"event": "refused", "reason": what, "address": address, "times": times},
+            )  # fmt: skip
+
+    @contextlib.asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Look at the connections while the context lasts; doors that share a guard each enter one."""
+        self._open += 1
+        if self._watching is None:
+            self._watching = asyncio.ensure_future(self._watch())
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open:
+                self._watching.cancel()
+                await asyncio.gather(self._watching, return_exceptions=True)
+                self._watching = None
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(min(_LOOK, self.limits.opening_seconds))
+            try:
+                self.look(time.monotonic())
+            except Exception:
+                _log.exception("connections could not be looked at")

@@ -1,0 +1,32 @@
+"""Sets the process of a server up: as many open files as it may have, and memory that it gives back."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import resource
+from typing import Final
+
+from lazaretto.model.limits import ServerLimits
+
+#: Files of the process that are not its clients' connections: the store's, logs, libraries.
+OTHER_FILES: Final = 256
+#: What glibc calls its settings, and what they are set to: pieces above so many bytes are the system's again
+#: once they are free, and threads share two arenas.
+_MMAP_THRESHOLD, _ARENA_MAX = -3, -8
+_LARGE: Final = 256 * 1024
+_ARENAS: Final = 2
+
+
+def set_up_server() -> None:
+    """Allow the process all files that it needs, and have it give back memory."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = ServerLimits().connections + OTHER_FILES
+    if 0 <= soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
+    # Other C libraries have no such function.
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _LARGE)
+        library.mallopt(_ARENA_MAX, _ARENAS)

@@ -1,0 +1,98 @@
+"""Answers with messages, in parts: no request holds more than a part, and each part is paid for before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.engine.messages.parts import ROOM, TooLittleRoom, size_of
+from lazaretto.engine.messages.peek import PeekedPart
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome.dead_letter_pages import Slice
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import DeadLetter, PeekedMessage
+from lazaretto.serving.budget import Share
+from lazaretto.web.json import json_of
+from lazaretto.web.readings import WebReadings
+from lazaretto.web.viewed import readings_of
+
+P = TypeVar("P")
+
+#: Bytes for which nothing is held.
+_SMALL: Final = 65_536
+#: What a byte of a message takes, as measured: as the database has it, as bytes, as text, and as it is sent.
+COST: Final = 6
+
+
+async def in_room(share: Share, read: Callable[[int], Awaitable[P | TooLittleRoom]]) -> P:
+    """Read a part for which the request holds room. Raises ServerOverloaded."""
+    room = ROOM
+    while True:
+        await share.hold(COST * room)
+        found = await read(room)
+        if not isinstance(found, TooLittleRoom):
+            return found
+        # What waits holds nothing, so that others can go on.
+        share.let_go()
+        room = found.size
+
+
+async def peeked(
+    share: Share, readings: WebReadings, path: EntityPath, limit: int, start: int, session_id: str | None
+) -> AsyncIterator[PeekedPart]:
+    """Yield parts of what a peek means; the last one says so."""
+    while True:
+
+        async def read(room: int, limit: int = limit, start: int = start) -> PeekedPart | TooLittleRoom:
+            return await readings.peek(path, limit, start, session_id, room)
+
+        messages, last = await in_room(share, read)
+        share.let_go(COST * size_of(messages))
+        limit -= len(messages)
+        last = last or not limit
+        yield PeekedPart(messages, last)
+        if last:
+            return
+        start = messages[-1].sequence_number + 1
+
+
+async def lettered(
+    share: Share, readings: WebReadings, path: EntityPath, which: DeadLetterFilter, *, messages: bool
+) -> AsyncIterator[Sequence[DeadLetter]]:
+    """Yield parts of the dead letters that a filter means. The first may be empty."""
+    after: Slice | None = None
+    while True:
+
+        async def read(
+            room: int, after: Slice | None = after
+        ) -> tuple[list[DeadLetter], Slice] | TooLittleRoom:
+            return await readings.letters(path, which, after, room, messages=messages)
+
+        letters, found = await in_room(share, read)
+        share.let_go(COST * size_of(one.message for one in letters))
+        yield letters
+        if found.position is None:
+            return
+        after = found
+
+
+async def array_of(first: Iterable[PeekedMessage], parts: AsyncIterator[PeekedPart]) -> AsyncGenerator[bytes]:
+    """Yield the JSON of messages: those that are read, and those that are still to be read."""
+    lead = b"["
+    for one in first:
+        yield lead
+        yield json_of(one)
+        lead = b","
+    async for messages, _ in parts:
+        for one in messages:
+            yield lead
+            yield json_of(one)
+    yield b"]"
+
+
+async def hold_messages(share: Share, broker: AsyncBroker, path: str, numbers: Sequence[int]) -> None:
+    """Hold what it takes to answer with some messages of a queue. Raises ServerOverloaded."""
+    size = await readings_of(broker).size(EntityPath.parse(path), numbers)
+    if size > _SMALL:
+        await share.hold(COST * size)

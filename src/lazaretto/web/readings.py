@@ -1,0 +1,84 @@
+"""What somebody may see of messages that are read in parts."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+from lazaretto.aio.readings import LettersPart, Readings
+from lazaretto.edits.redact import Redaction
+from lazaretto.engine.messages.parts import TooLittleRoom
+from lazaretto.engine.messages.peek import PeekedPart
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome.dead_letter_pages import Slice
+from lazaretto.model.entities import EntityPath
+from lazaretto.web.searched import meant, without_search
+
+
+class WebReadings(Protocol):
+    """Reads parts, as `Readings` does."""
+
+    async def peek(
+        self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
+    ) -> PeekedPart | TooLittleRoom: ...
+
+    async def letters(
+        self, path: EntityPath, which: DeadLetterFilter, after: Slice | None, room: int, *, messages: bool
+    ) -> LettersPart | TooLittleRoom: ...
+
+    async def size(self, path: EntityPath, numbers: Sequence[int]) -> int: ...
+
+    async def size_ahead(self, path: EntityPath, limit: int) -> int: ...
+
+
+class Seer(Protocol):
+    """Knows what somebody may see."""
+
+    async def redaction_at(self, path: str) -> Redaction:
+        """Return what is hidden in an entity's messages."""
+        ...
+
+    async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
+        """Raise NotPermitted if a condition names what may not be read."""
+        ...
+
+    async def attempters(self, path: str, numbers: list[int], which: DeadLetterFilter) -> dict[int, str]:
+        """Return who made the latest attempt at dead letters, if a filter asks for it."""
+        ...
+
+
+class ViewedReadings:
+    """Reads parts as somebody sees them."""
+
+    def __init__(self, readings: Readings, seer: Seer) -> None:
+        self._readings, self._seer = readings, seer
+        self.size, self.size_ahead = readings.size, readings.size_ahead
+
+    async def peek(
+        self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
+    ) -> PeekedPart | TooLittleRoom:
+        redaction = await self._seer.redaction_at(str(path))
+        found = await self._readings.peek(path, limit, start, session_id, room)
+        if not redaction or isinstance(found, TooLittleRoom):
+            return found
+        messages, last = found
+        seen = await asyncio.to_thread(lambda: [redaction.message(one) for one in messages])
+        return PeekedPart(seen, last)
+
+    async def letters(
+        self, path: EntityPath, which: DeadLetterFilter, after: Slice | None, room: int, *, messages: bool
+    ) -> LettersPart | TooLittleRoom:
+        await self._seer.check_filter(str(path), which)
+        # Rules may come while it is read: they are asked for anew with each part.
+        redaction = await self._seer.redaction_at(str(path))
+        if not redaction:
+            return await self._readings.letters(path, which, after, room, messages=messages)
+        found = await self._readings.letters(path, without_search(which), after, room, messages=True)
+        if isinstance(found, TooLittleRoom):
+            return found
+        letters, slice_ = found
+        workers = await self._seer.attempters(str(path), [one.sequence_number for one in letters], which)
+        seen = await asyncio.to_thread(meant, letters, which, redaction, workers)
+        return [one if messages else dataclasses.replace(one, message=None) for one in seen], slice_

@@ -20,6 +20,8 @@ class QueueHooks(Protocol):
 
     #: Whether each message of a session has a lock of its own, beside the session's.
     locks_each: bool
+    #: Whether a message that fails may take the rest of its session along.
+    ends_sessions: bool
 
     def retains(self, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
         """Return whether completed messages stay in the store."""
@@ -60,6 +62,7 @@ class PlainHooks:
     """A queue that adds nothing."""
 
     locks_each = False
+    ends_sessions = False
 
     def retains(self, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
         return False

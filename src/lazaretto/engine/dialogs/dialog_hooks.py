@@ -23,6 +23,8 @@ class DialogHooks:
 
     #: A message of a dialog has a time of its own until which it is locked, beside its group.
     locks_each = True
+    #: An invalid message ends its conversation with an error.
+    ends_sessions = True
 
     def retains(self, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
         return queue.options.retention and _in_conversation(messages)

@@ -13,8 +13,16 @@ from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.messages.complete import delete_completed
 from lazaretto.engine.messages.samples import keep_samples
 from lazaretto.engine.messages.sessions import require_session
-from lazaretto.engine.outcome.attempts import end_attempt, note_cleared, note_commit, note_rollback, put_back
-from lazaretto.engine.outcome.dispositions import reject, remove, set_aside
+from lazaretto.engine.outcome.attempts import (
+    end_attempt,
+    is_simple,
+    note_cleared,
+    note_commit,
+    note_rollback,
+    put_back,
+    return_all,
+)
+from lazaretto.engine.outcome.dispositions import in_unit, reject, remove, set_aside
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import dead_letter
@@ -59,6 +67,9 @@ class Settlement(msgspec.Struct, frozen=True):
 _KEPT = (Outcome.COMPLETED, Outcome.DEFERRED)
 #: Outcomes that the automatic detection counts as a rolled-back receive.
 _ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED}
+
+#: Outcomes that mostly make a dead letter of a message at once.
+_SET_ASIDE = (Outcome.DEAD_LETTERED, Outcome.INVALID)
 
 #: The highest number that a lock has.
 _LAST_LOCK = (1 << 63) - 1
@@ -229,16 +240,45 @@ def _settle_others(
     tx: Transaction, queue: QueueRecord, entries: Sequence[Settled], rows: Mapping[int, MessageRow]
 ) -> list[tuple[int, Final]]:
     finals: list[tuple[int, Final]] = []
+    together: list[tuple[MessageRow, Outcome]] = []
+    if len(letters := [e.message.key for e in entries if e.settlement.outcome in _SET_ASIDE]) > 1:
+        tx.look_ahead(letters)
     for entry in entries:
-        held = rows[entry.message.key]
-        # An earlier message may have been poison, and its whole session may be gone with it.
-        row = held if held.session_id is None else tx.row(held.key)
-        if row is None:
+        row, settlement = rows[entry.message.key], entry.settlement
+        if _goes_back(queue, row, settlement):
+            together.append((row, settlement.outcome))
             continue
-        verdict = settle_row(tx, queue, row, entry.settlement)
+        if row.session_id is not None and hooks_of(queue).ends_sessions:
+            # An earlier message may have taken this one along.
+            now = tx.row(row.key)
+            if now is None:
+                continue
+            row = now
+        verdict = settle_row(tx, queue, row, settlement)
         if isinstance(verdict, Final):
             finals.append((row.key, verdict))
+        if in_unit(queue, row) and _is_gone(tx, row, settlement, verdict):
+            # The rest of its session has gone with it.
+            return finals
+    if together:
+        return_all(tx, together)
     return finals
+
+
+def _goes_back(queue: QueueRecord, row: MessageRow, settlement: Settlement) -> bool:
+    """Return whether a message goes back as it is, which any number do together."""
+    returned = settlement.outcome in (Outcome.RELEASED, Outcome.DEFERRED)
+    return returned and not settlement.properties and not hooks_of(queue).ends_sessions and is_simple(row)
+
+
+def _is_gone(tx: Transaction, row: MessageRow, settlement: Settlement, verdict: Verdict | None) -> bool:
+    """Return whether a message is no longer in its queue, now that it is settled."""
+    if settlement.properties:
+        # They may have been too large for it.
+        return tx.row(row.key) is None
+    if isinstance(verdict, Final):
+        return verdict.disposition is not Disposition.FAULT
+    return settlement.outcome is Outcome.DEAD_LETTERED
 
 
 def settle_row(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import msgspec
 
@@ -59,24 +60,44 @@ def record_attempt(
     tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None = None
 ) -> None:
     """Record an attempt that did not complete, without counting it."""
-    tx.history.insert_attempt(
-        main_key(row.key),
-        AttemptRecord(
-            number=row.deliveries,
-            started=row.locked_at,
-            ended=tx.now,
-            worker=row.locked_by,
-            outcome=outcome.stored,
-            error_type=failure.type if failure else None,
-            error_message=failure.message if failure else None,
-            stack=failure.stack if failure else None,
-            site=(failure.site or site_in(failure.stack)) if failure else None,
-        ),
-    )
+    tx.history.insert_attempts([(main_key(row.key), _attempt(tx, row, outcome, failure))])
     if outcome in _FAILED and in_main(row.key):
         tx.rates.count(queue_of(row.key), FAILED)
     if row.deliveries > HISTORY_LIMIT:
         tx.history.trim_attempts(main_key(row.key), row.deliveries - HISTORY_LIMIT)
+
+
+def _attempt(tx: Transaction, row: MessageRow, outcome: Outcome, failure: Failure | None) -> AttemptRecord:
+    return AttemptRecord(
+        number=row.deliveries,
+        started=row.locked_at,
+        ended=tx.now,
+        worker=row.locked_by,
+        outcome=outcome.stored,
+        error_type=failure.type if failure else None,
+        error_message=failure.message if failure else None,
+        stack=failure.stack if failure else None,
+        site=(failure.site or site_in(failure.stack)) if failure else None,
+    )
+
+
+def is_simple(row: MessageRow) -> bool:
+    """Return whether `return_all` can take a message: no suspect, and no history that is too long."""
+    return not row.suspect and row.deliveries <= HISTORY_LIMIT
+
+
+def return_all(tx: Transaction, outcomes: Sequence[tuple[MessageRow, Outcome]]) -> None:
+    """End attempts of any number of messages that were released or deferred, as one by one, but together."""
+    attempts = [(main_key(row.key), _attempt(tx, row, outcome, None)) for row, outcome in outcomes]
+    rows: dict[int, MessageRow] = {}
+    for row, outcome in outcomes:
+        row = row.charged(charge(row.counters, outcome))
+        if row.deferred or outcome is Outcome.DEFERRED:
+            rows[row.key] = _replace(row, state=DEFERRED, due=None, deferred=1)
+        else:
+            rows[row.key] = _replace(row, state=READY, due=active_due(tx, queue_of(row.key), row.expires))
+    tx.history.insert_attempts(attempts)
+    tx.save_rows(rows)
 
 
 def put_back(

@@ -325,10 +325,15 @@ def set_aside(
     assert row.session_id is not None
     text = f"Message {sequence_of(row.key)} of its session was poison: {reason}."
     verdict = Final(shared, SESSION_POISONED, text)
-    for message in tx.sessions.messages(queue.queue_id, row.session_id):
+    messages = tx.sessions.messages(queue.queue_id, row.session_id)
+    # Read before anything is written: what a commit has written, its plan cannot read.
+    rows = tx.rows([message.key for message in messages])
+    if len(rows) > 1:
+        tx.look_ahead(list(rows))
+    for message in messages:
         if message.key == row.key:
             act(row)
-        elif message.state != SCHEDULED and (other := tx.row(message.key)) is not None:
+        elif message.state != SCHEDULED and (other := rows.get(message.key)) is not None:
             if message.state == LOCKED:
                 other = end_attempt(tx, other, Outcome.RELEASED)
             DISPOSITION_ACTIONS[shared](tx, queue, other, verdict, None)

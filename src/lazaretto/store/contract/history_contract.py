@@ -24,8 +24,8 @@ class StoredHistory(Protocol):
     The key of attempts and dead letters is the message's key in the queue itself. Details are JSON.
     """
 
-    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        """Add to a message's history."""
+    def insert_attempts(self, attempts: Sequence[tuple[int, AttemptRecord]]) -> None:
+        """Add to the histories of messages, each given by its key."""
         ...
 
     def trim_attempts(self, key: int, number: int) -> None:

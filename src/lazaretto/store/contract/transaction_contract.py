@@ -301,6 +301,10 @@ class Transaction(Protocol):
         """Return one message's body."""
         ...
 
+    def look_ahead(self, keys: Sequence[int]) -> None:
+        """Read together what is asked of each of several messages that become dead letters next."""
+        ...
+
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         """Store a message's new state, unlocked, under another key if one is given."""
         ...

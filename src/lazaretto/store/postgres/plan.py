@@ -93,15 +93,6 @@ class Planned:
         """Return the queues, or lanes, in its parameters."""
         return {self.parameters[place] for place in self.nature.queues}
 
-    def may_see(self, other: Planned) -> bool:
-        """Return whether this statement may read rows that the other one writes."""
-        mine, theirs = self.nature, other.nature
-        if self.unaffected or mine.tables.isdisjoint(theirs.written):
-            return False
-        if mine.keyed and theirs.keyed:
-            return not {*map(main_key, self.keys())}.isdisjoint(map(main_key, other.keys()))
-        return True
-
     def _answer(self) -> Sent | None:
         if self.sent is None and self.mark is None:
             self._plan.read(self)
@@ -136,6 +127,37 @@ class Planned:
             yield self._rows.pop()
 
 
+class _Writes:
+    """What the statements of a plan write, by table: any rows, or those of some messages."""
+
+    def __init__(self) -> None:
+        self._any: set[str] = set()
+        self._keys: dict[str, set[int]] = {}
+
+    def add(self, planned: Planned) -> None:
+        """Add what a statement writes."""
+        nature = planned.nature
+        if nature.keyed:
+            keys = set(map(main_key, planned.keys()))
+            for table in nature.written:
+                self._keys.setdefault(table, set()).update(keys)
+        else:
+            self._any |= nature.written
+
+    def may_change(self, planned: Planned) -> bool:
+        """Return whether a statement may read rows that are written."""
+        nature = planned.nature
+        if planned.unaffected:
+            return False
+        if not nature.tables.isdisjoint(self._any):
+            return True
+        written = [self._keys[table] for table in nature.tables if table in self._keys]
+        if not written or not nature.keyed:
+            return bool(written)
+        keys = set(map(main_key, planned.keys()))
+        return not all(keys.isdisjoint(some) for some in written)
+
+
 class Plan:
     """Takes statements in place of a connection.
 
@@ -150,11 +172,24 @@ class Plan:
         self.statements: list[Planned] = []
         #: Whether some were read.
         self.guarded = False
+        self._writes = _Writes()
+        #: How many of the statements were looked at.
+        self._seen = 0
 
     def begin(self) -> None:
         """Start on a new commit."""
         self.statements = []
         self.guarded = False
+        self._look_again()
+
+    def go_back(self, count: int) -> None:
+        """Drop the statements behind so many."""
+        del self.statements[count:]
+        if count < self._seen:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._writes, self._seen = _Writes(), 0
 
     @property
     def total_changes(self) -> int:
@@ -177,16 +212,21 @@ class Plan:
         Raises Unforeseen if this one cannot.
         """
         known: list[Planned] = []
-        writing: list[Planned] = []
-        for planned in self.statements:
+        # Each is looked at once, however often a commit reads: what cannot be known stays so.
+        for planned in self.statements[self._seen :]:
             if not planned.nature.reads:
-                writing.append(planned)
-            elif planned.mark is None and not any(map(planned.may_see, writing)):
+                self._writes.add(planned)
+            elif planned.mark is None and not self._writes.may_change(planned):
                 known.append(planned)
-        if wanted not in known:
+        self._seen = len(self.statements)
+        if not any(planned is wanted for planned in known):
             raise Unforeseen
         self.guarded = True
-        self._ask(known)
+        try:
+            self._ask(known)
+        except BaseException:
+            self._look_again()
+            raise
 
     def copy(self, *_: object) -> NoReturn:
         """Raise Unforeseen: COPY cannot be sent together with other statements."""

@@ -108,7 +108,7 @@ class WholeContext(PgContext):
 
     def go_back(self, to: Progress) -> None:
         """Undo everything planned since."""
-        del self.plan.statements[to.statements :]
+        self.plan.go_back(to.statements)
         del self.afterwards[to.afterwards :]
         del self.gone_bodies[to.gone_bodies :]
         del self.notices[to.notices :]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from lazaretto.model.keys import lower_bound, queue_of_lane
+from lazaretto.model.keys import lower_bound, main_key, queue_of_lane
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.rates import SENT
 from lazaretto.store.contract.records import (
@@ -102,17 +102,34 @@ class WholeHistory(HistoryTables):
         self._whole = context
         #: The errors of attempts that this commit adds, None for those without.
         self.errors: dict[int, ErrorRecord | None] = {}
+        #: The latest errors of messages that were looked at ahead.
+        self._latest: dict[int, ErrorRecord | None] = {}
 
-    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        super().insert_attempt(key, attempt)
-        error = self.errors.get(key)
-        if attempt.error_type is not None:
-            error = ErrorRecord(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
-        self.errors[key] = error
+    def begin(self) -> None:
+        """Start on a new commit."""
+        self.errors, self._latest = {}, {}
+
+    def look_ahead(self, keys: Sequence[int]) -> None:
+        """Read the latest errors of several messages."""
+        # What this commit writes cannot be read.
+        if wanted := [key for key in keys if key not in self._latest and key not in self.errors]:
+            rows = self._whole.run("select_last_errors", {"keys": wanted})
+            found: dict[int, ErrorRecord | None] = {key: ErrorRecord(*error) for key, *error in rows}
+            self._latest.update({key: found.get(key) for key in wanted})
+
+    def insert_attempts(self, attempts: Sequence[tuple[int, AttemptRecord]]) -> None:
+        super().insert_attempts(attempts)
+        for key, attempt in attempts:
+            error = self.errors.get(key)
+            if attempt.error_type is not None:
+                error = ErrorRecord(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
+            self.errors[key] = error
 
     def last_error(self, key: int) -> ErrorRecord | None:
         if self.errors.get(key) is not None:
             return self.errors[key]
+        if key in self._latest:
+            return self._latest[key]
         found = self._whole.run("select_last_error", (key,))
         assert isinstance(found, Planned)
         # What this commit adds has no error.
@@ -141,10 +158,30 @@ class WholeMessageIds(MessageIdTables):
 class WholeSessions(SessionTables):
     """The part for sessions."""
 
+    def __init__(self, context: WholeContext) -> None:
+        super().__init__(context)
+        #: Messages that hold no session, as far as they were looked at ahead.
+        self._free: set[int] = set()
+
+    def begin(self) -> None:
+        """Start on a new commit."""
+        self._free = set()
+
+    def look_ahead(self, keys: Sequence[int]) -> None:
+        """Read whether any of several messages holds a session."""
+        wanted = [key for key in keys if key not in self._free]
+        if wanted and self._held_by(wanted):
+            raise Unforeseen
+        self._free.update(wanted)
+
     def release(self, keys: Sequence[int]) -> list[HeldSessionRecord]:
-        if self._held_by(keys):
+        if not self._free.issuperset(keys) and self._held_by(keys):
             raise Unforeseen
         return []
+
+    def hold(self, queue_id: int, session_id: str, key: int, held_by: str) -> None:
+        self._free.discard(key)
+        super().hold(queue_id, session_id, key, held_by)
 
 
 class WholeTransaction(PgTransaction):
@@ -165,12 +202,18 @@ class WholeTransaction(PgTransaction):
         self.topics = WholeTopics(context, self.queues, self.bodies, self.sequences, self.partitions)
         self.message_ids = WholeMessageIds(context)
         self.history: WholeHistory = WholeHistory(context, self.causes)
-        self.sessions = WholeSessions(context)
+        self.sessions: WholeSessions = WholeSessions(context)
         self.dialogs: WholeDialogs = WholeDialogs(context)
+
+    def look_ahead(self, keys: Sequence[int]) -> None:
+        mains = list(map(main_key, keys))
+        self.sessions.look_ahead(mains)
+        self.history.look_ahead(mains)
 
     def begin(self, now: int) -> None:
         super().begin(now)
-        self.history.errors = {}
+        self.history.begin()
+        self.sessions.begin()
         self.sequences.begin()
         self.dialogs.begin()
 

@@ -47,8 +47,9 @@ class HistoryTables(Part):
 
     # -- attempts and dead letters --------------------------------------------------------------
 
-    def insert_attempt(self, key: int, attempt: AttemptRecord) -> None:
-        self._context.run("insert_attempt", {"key": key, **msgspec.structs.asdict(attempt)})
+    def insert_attempts(self, attempts: Sequence[tuple[int, AttemptRecord]]) -> None:
+        values = [value for key, attempt in attempts for value in (key, *msgspec.structs.astuple(attempt))]
+        self._context.insert("insert_attempts", values, len(attempts))
 
     def trim_attempts(self, key: int, number: int) -> None:
         self._context.run("trim_attempts", (key, number))

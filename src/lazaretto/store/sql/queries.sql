@@ -973,11 +973,11 @@ DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN
 
 -- == attempts and dead letters ==
 
--- name: insert_attempt
--- An attempt that did not complete.
+-- name: insert_attempts
+-- Attempts that did not complete.
 INSERT INTO lazaretto_attempts
     (key, number, started, ended, worker, outcome, error_type, error_message, stack, site)
-VALUES (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack, :site)
+VALUES [rows] (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack, :site)
 
 -- name: select_attempts
 -- The history of a message.

@@ -346,6 +346,9 @@ class SqlTransaction:
         (body,) = self.context.run("select_body", (key,)).fetchone()
         return bytes(body)
 
+    def look_ahead(self, keys: Sequence[int]) -> None:
+        """Do nothing: an answer is there as soon as it is asked for."""
+
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key

@@ -214,7 +214,7 @@ def test_another_address(program: Program) -> None:
             assert server.stdout is not None
             told = json.loads(server.stdout.readline())
             assert told["url"] == f"http://127.0.0.2:{told['http_port']}/api/v1"
-            headers = {"Authorization": f"Bearer {told['token']}"}
+            headers = {"Authorization": f"Bearer {Path(told['token_file']).read_text().strip()}"}
             with httpx.Client(base_url=told["url"], headers=headers) as client:
                 assert client.get("/queues").status_code == 200
                 for name, status in (("queues.example.com", 200), ("evil.example.com", 421)):

@@ -55,10 +55,9 @@ def serve(
         http.check()
     amqp.check()
     doors = _doors(stores, http, amqp)
-    for text in risks_of(doors).problems + short_keys(doors):
-        output.notice(f"warning: {text}")
+    warnings = risks_of(doors).problems + short_keys(doors)
     with logs.shown(), noted(doors), http.with_token_file() as http:
-        _run(_serve(call.url(), http, amqp, call.json))
+        _run(_serve(call.url(), http, amqp, call.json, warnings))
 
 
 def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
@@ -160,7 +159,7 @@ async def _link(broker: AsyncBroker, server: str) -> str:
     return login_url(server, made["secret"])
 
 
-async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
+async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings: list[str]) -> None:
     from lazaretto import aio
     from lazaretto.serving.guard import Guard
     from lazaretto.serving.process import set_up_server
@@ -208,6 +207,8 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool) -> None:
             lines += [f"serving AMQP 1.0 at {amqp.amqp_host}:{port}; the connection string:", line]
             if trusted:
                 lines.append("clients must trust {authority}, SHA-256 {fingerprint}".format(**trusted))
+        for warning in warnings:
+            output.notice(f"warning: {warning}")
         if json:
             output.json_line(told)
         for line in () if json else lines:

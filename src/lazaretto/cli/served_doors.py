@@ -83,6 +83,7 @@ def noted(doors: ServedDoors) -> Iterator[None]:
         # Whoever has no home is not looked after.
         with contextlib.suppress(OSError, RuntimeError):
             _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            _forget_killed()
             path = _folder() / f"{os.getpid()}.json"
             note = stack.enter_context(
                 os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
@@ -93,6 +94,17 @@ def noted(doors: ServedDoors) -> Iterator[None]:
             note.write(msgspec.json.encode(doors))
             note.flush()
         yield
+
+
+def _forget_killed() -> None:
+    """Remove what servers that were killed have left: tokens that nobody takes any more, and notes."""
+    for path in (*state_folder().glob("serve-*.token"), *_folder().glob("*.json")):
+        with contextlib.suppress(OSError, ValueError):
+            number = int(path.stem.removeprefix("serve-"))
+            try:
+                os.kill(number, 0)
+            except ProcessLookupError:
+                path.unlink(missing_ok=True)
 
 
 def doors_of(store: str) -> list[ServedDoors]:

@@ -1,9 +1,7 @@
 """One order that nobody can read, and a good one: python -m examples.quickstart"""
 
-import contextlib
-
 import lazaretto
-from lazaretto import EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
+from lazaretto import Message, PoisonPolicy, QueueOptions, ReceivedMessage
 
 
 def ship(message: ReceivedMessage) -> None:
@@ -11,8 +9,7 @@ def ship(message: ReceivedMessage) -> None:
 
 
 with lazaretto.connect("sqlite:///quickstart.db") as broker:
-    with contextlib.suppress(EntityExists):
-        broker.create_queue("orders", QueueOptions(policy=PoisonPolicy(receive_retry_count=2)))
+    broker.create_queue("orders", QueueOptions(policy=PoisonPolicy(receive_retry_count=2)), exist_ok=True)
     with broker.sender("orders") as sender:
         sender.send([Message(b"a dozen"), Message(b"12")])
     print(broker.consume("orders", ship, stop_when_idle=True))

@@ -6,12 +6,10 @@ queue's poison policy: at the fourth failure the report is set aside, and a seco
 
 from __future__ import annotations
 
-import contextlib
-
 import msgspec
 
 from examples.expenses.service import ExpenseReport
-from lazaretto import Broker, EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import HandlerContext, handler
 
 EXPENSES = "expenses"
@@ -44,7 +42,6 @@ def end_with_error(message: ReceivedMessage, context: HandlerContext) -> None:
 def set_up(broker: Broker) -> None:
     """Create the queues and the table, in one database, if they are missing."""
     for path, options in ((EXPENSES, QueueOptions(policy=POLICY)), (ANSWERS, QueueOptions())):
-        with contextlib.suppress(EntityExists):
-            broker.create_queue(path, options)
+        broker.create_queue(path, options, exist_ok=True)
     with broker.transaction() as tx:
         tx.execute(_TABLE)

@@ -27,7 +27,7 @@ def main() -> None:
         lazaretto.connect(sys.argv[1] if len(sys.argv) > 1 else Path(folder, "expenses.db")) as broker,
     ):
         set_up(broker)
-        broker.create_queue("answers")
+        broker.create_queue("answers", exist_ok=True)
         with broker.transaction() as tx:
             tx.execute("INSERT INTO employees VALUES ('Ana'), ('Ben')")
         with broker.sender(QUEUE) as sender:

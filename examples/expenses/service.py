@@ -7,7 +7,6 @@ else gets it, and the commit both gives it back and counts the failure.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 import msgspec
@@ -15,7 +14,6 @@ import msgspec
 from lazaretto import (
     Broker,
     BrokerTransaction,
-    EntityExists,
     Message,
     PoisonPolicy,
     QueueOptions,
@@ -61,8 +59,7 @@ class UnknownEmployee(Exception):
 
 def set_up(broker: Broker) -> None:
     """Create the queue and the application's tables, in one database, if they are missing."""
-    with contextlib.suppress(EntityExists):
-        broker.create_queue(QUEUE, OPTIONS)
+    broker.create_queue(QUEUE, OPTIONS, exist_ok=True)
     with broker.transaction() as tx:
         for table in _TABLES:
             tx.execute(table)

@@ -88,7 +88,7 @@ def create_queue(broker: Broker) -> None:
         broker.delete_queue(QUEUE)
     # On the day of a snowstorm hundreds of flights in a row never departed: that is no outage of ours,
     # which a breaker would have to take it for.
-    broker.create_queue(QUEUE, QueueOptions(policy=POLICY, breaker=None))
+    broker.create_queue(QUEUE, QueueOptions(policy=POLICY, breaker=None), exist_ok=True)
 
 
 def _send(console: Console, broker: Broker, limit: int | None) -> int:

@@ -68,10 +68,10 @@ class StockKeeper:
 
 def set_up(broker: Broker, parts: Iterable[str]) -> None:
     """Create the topic, its subscriptions and the table of parts."""
-    broker.create_topic(NEWS)
-    broker.create_subscription(NEWS, "stock", QueueOptions(policy=POLICY))
+    broker.create_topic(NEWS, exist_ok=True)
+    broker.create_subscription(NEWS, "stock", QueueOptions(policy=POLICY), exist_ok=True)
     warn = SqlAction("SET sys.Label = 'large withdrawal of ' + sys.Label")
-    broker.create_subscription(NEWS, "alerts", rules=[Rule("large", LARGE, warn)])
+    broker.create_subscription(NEWS, "alerts", rules=[Rule("large", LARGE, warn)], exist_ok=True)
     with broker.transaction() as tx:
         tx.execute("CREATE TABLE stock (part TEXT PRIMARY KEY, quantity INTEGER NOT NULL)")
     for part in parts:

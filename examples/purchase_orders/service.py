@@ -6,11 +6,9 @@ subqueue that the first one's poison messages are moved to.
 
 from __future__ import annotations
 
-import contextlib
-
 import msgspec
 
-from lazaretto import Broker, EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import HandlerContext, handler
 
 ORDERS = "orders"
@@ -71,8 +69,7 @@ def note_poison(message: ReceivedMessage, context: HandlerContext) -> None:
 def set_up(broker: Broker) -> None:
     """Create the queues and the tables, in one database, if they are missing."""
     for path, options in ((ORDERS, QueueOptions(policy=POLICY)), (STATUS, QueueOptions())):
-        with contextlib.suppress(EntityExists):
-            broker.create_queue(path, options)
+        broker.create_queue(path, options, exist_ok=True)
     with broker.transaction() as tx:
         tx.execute(
             "CREATE TABLE IF NOT EXISTS orders (number TEXT PRIMARY KEY, customer TEXT, total INTEGER)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TypeVar, Unpack
 
-from lazaretto.engine.audited import Audited
+from lazaretto.engine.audited import Audited, Making
 from lazaretto.engine.entities.queues import (
     CreateQueues,
     DeleteQueue,
@@ -36,7 +36,7 @@ from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.rules import LONGEST_NAME, Rule
-from lazaretto.model.checks import member, shown, text, whole
+from lazaretto.model.checks import flag, member, shown, text, whole
 from lazaretto.model.descriptions import BreakerDescription, QueueDescription
 from lazaretto.model.entities import (
     LONGEST_PATH,
@@ -50,7 +50,7 @@ from lazaretto.model.entities import (
 )
 from lazaretto.model.entity_changes import QueueChanges, TopicChanges
 from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.contract.transaction_contract import Transaction
 
 T = TypeVar("T")
 
@@ -68,27 +68,43 @@ class Administration:
     # -- queues ---------------------------------------------------------------------------------
 
     def create_queue(
-        self, path: str, options: QueueOptions | None = None, *, actor: str | None = None
+        self,
+        path: str,
+        options: QueueOptions | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
     ) -> QueueDescription:
-        """Create a queue. Raises EntityExists, InvalidPath."""
-        return self.create_queues([path], options, actor=actor)[0]
+        """Create a queue. Raises EntityExists, InvalidPath.
+
+        `exist_ok`: return one that exists with the same options. One with others is left as it is, and
+        EntityExists names the differences.
+        """
+        return self.create_queues([path], options, exist_ok=exist_ok, actor=actor)[0]
 
     def create_queues(
-        self, paths: Iterable[str], options: QueueOptions | None = None, *, actor: str | None = None
+        self,
+        paths: Iterable[str],
+        options: QueueOptions | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
     ) -> list[QueueDescription]:
         """Create queues with the same options in one commit: all of them, or none.
 
-        Raises EntityExists, InvalidPath.
+        `exist_ok`: as in `create_queue`. Raises EntityExists, InvalidPath.
         """
         if isinstance(paths, str) or not isinstance(paths, Iterable):
             raise InvalidOption(f"expected paths to be several paths, got {shown(paths)}")
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
         parsed = [EntityPath.parse(path) for path in paths]
-        return self._create(CreateQueues(parsed, options or QueueOptions()), parsed, actor)
+        return self._create(
+            CreateQueues(parsed, options or QueueOptions(), flag("exist_ok", exist_ok)), actor
+        )
 
-    def _create(self, operation: Operation[T], paths: Sequence[EntityPath], actor: str | None) -> T:
-        return self._store.run(Audited(operation, acting(actor), "create", [path.queue for path in paths]))
+    def _create(self, operation: Making[T], actor: str | None) -> T:
+        return self._store.run(Audited(operation, acting(actor), "create"))
 
     def queue(self, path: str) -> QueueDescription:
         """Return a queue: options, status and exact counts. Raises EntityNotFound."""
@@ -167,13 +183,18 @@ class Administration:
     # -- topics ---------------------------------------------------------------------------------
 
     def create_topic(
-        self, path: str, options: TopicOptions | None = None, *, actor: str | None = None
+        self,
+        path: str,
+        options: TopicOptions | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
     ) -> TopicDescription:
-        """Create a topic. Raises EntityExists, InvalidPath."""
+        """Create a topic. `exist_ok`: as in `create_queue`. Raises EntityExists, InvalidPath."""
         if options is not None and not isinstance(options, TopicOptions):
             raise InvalidOption(f"expected options to be TopicOptions, got {shown(options)}")
         parsed = EntityPath.parse(path)
-        return self._create(CreateTopic(parsed, options or TopicOptions()), [parsed], actor)
+        return self._create(CreateTopic(parsed, options or TopicOptions(), flag("exist_ok", exist_ok)), actor)
 
     def topic(self, path: str) -> TopicDescription:
         """Return a topic: options and counts. Raises EntityNotFound."""
@@ -205,19 +226,21 @@ class Administration:
         options: QueueOptions | None = None,
         rules: Sequence[Rule] | None = None,
         *,
+        exist_ok: bool = False,
         actor: str | None = None,
     ) -> SubscriptionDescription:
         """Create a subscription of a topic. `rules` select its messages; by default it gets all.
 
-        Raises EntityExists, EntityNotFound, InvalidPath.
+        `exist_ok`: as in `create_queue`; the rules must be the same, too, if any are given. Raises
+        EntityExists, EntityNotFound, InvalidPath.
         """
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
         if rules is not None and (isinstance(rules, str | bytes) or not isinstance(rules, Sequence)):
             raise InvalidOption(f"expected rules to be a list of Rule objects, got {shown(rules)}")
-        given = (Rule(),) if rules is None else rules
-        operation = CreateSubscription(EntityPath.parse(topic), name, options or QueueOptions(), given)
-        return self._create(operation, [subscription_path(topic, name)], actor)
+        parsed, ok = EntityPath.parse(topic), flag("exist_ok", exist_ok)
+        subscription_path(topic, name)
+        return self._create(CreateSubscription(parsed, name, options or QueueOptions(), rules, ok), actor)
 
     def subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """Return a subscription: options, status, exact counts and rules. Raises EntityNotFound."""
@@ -252,11 +275,14 @@ class Administration:
         self._store.run(DeleteQueue(subscription_path(topic, name), acting(actor)))
 
     def add_rule(
-        self, topic: str, name: str, rule: Rule, *, actor: str | None = None
+        self, topic: str, name: str, rule: Rule, *, exist_ok: bool = False, actor: str | None = None
     ) -> SubscriptionDescription:
-        """Add a rule to a subscription; it applies to later messages. Raises EntityExists."""
-        who = acting(actor)
-        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule))
+        """Add a rule to a subscription; it applies to later messages. Raises EntityExists.
+
+        `exist_ok`: as in `create_queue`, for a rule of the same name.
+        """
+        who, ok = acting(actor), flag("exist_ok", exist_ok)
+        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule, exist_ok=ok))
 
     def update_rule(
         self, topic: str, name: str, rule: Rule, *, actor: str | None = None

@@ -52,6 +52,11 @@ def test_subscriptions_are_made_shown_changed_and_deleted(cli: Program) -> None:
     cli.fails(3, "entity_not_found", "subscription", "show", "events", "audit")
     cli.fails(2, "filter_syntax", "subscription", "create", "events", "bad", "--filter", "amount >")
     cli.fails(1, "entity_exists", "subscription", "create", "events", "LARGE")
+    assert "--exist-ok" in cli.fails(1, "entity_exists", "topic", "create", "events")
+    same = cli.ok("topic", "create", "events", "--exist-ok").out
+    assert same == "topic events exists already\n"
+    told = cli.fails(1, "entity_exists", "topic", "create", "events", "--exist-ok", "--max-size", "5MB")
+    assert "is left as it is: " in told
     cli.fails(1, "not_allowed", "receive", "events")
 
 

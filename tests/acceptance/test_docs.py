@@ -233,6 +233,20 @@ def test_examples_of_a_page_run_in_order(
         server.close()
 
 
+@pytest.mark.parametrize(
+    "name", ["README.md", "docs/quickstart.md", "docs/service-host.md", "docs/topics.md"]
+)
+def test_the_first_program_of_a_page_runs_twice(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A newcomer pastes it a second time, and finds the queues there."""
+    monkeypatch.chdir(tmp_path)
+    program = next(b.text for b in blocks_of(ROOT / name) if b.run and b.language == "python")
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+
+
 def test_blocks_left_out_are_rare() -> None:
     left_out = [f"{named(page)}:{b.line}" for page in PAGES for b in blocks_of(page) if not b.run]
     assert len(left_out) <= MOST_NOT_RUN, left_out

@@ -202,7 +202,9 @@ class TestEntities:
         options = {"lock_duration": 30, "policy": {"receive_retry_count": 2, "on_poison": "drop"}}
         assert api.put("/queues/shop/orders", json=options).status_code == 201
         assert api.put("/queues/shop/orders", json=options).status_code == 200
-        assert api.put("/queues/shop/orders", json={}).json()["code"] == "entity_exists"
+        other = api.put("/queues/shop/orders", json={}).json()
+        assert other["code"] == "entity_exists"
+        assert "is left as it is: " in other["detail"]
         made = broker.queue("shop/orders").options
         assert (made.lock_duration, made.policy.receive_retry_count) == (30, 2)
         assert api.patch("/queues/shop/orders", json={"policy": {"max_retry_cycles": 1}}).status_code == 200
@@ -230,10 +232,13 @@ class TestEntities:
         assert api.put("/topics/t", json={}).status_code == 201
         rules = [{"name": "big", "filter": {"kind": "sql", "expression": "size > 5"}}]
         made = api.put("/subscriptions/s", params={"topic": "t"}, json={"rules": rules})
+        again = api.put("/subscriptions/s", params={"topic": "t"}, json={"rules": rules})
+        assert (made.status_code, again.status_code, again.json()) == (201, 200, made.json())
         assert made.status_code == 201, made.text
         where = {"topic": "t", "subscription": "s"}
         rule = {"filter": {"kind": "correlation", "subject": "x"}, "action": {"expression": "SET a = 1"}}
         assert api.put("/rules/mine", params=where, json=rule).status_code == 201
+        assert api.put("/rules/mine", params=where, json=rule).status_code == 200
         assert send(api, "x", queue="t") == [1]
         assert api.get("/subscriptions/s", params={"topic": "t"}).json()["queue"]["counts"]["active"] == 0
         assert api.delete("/rules/big", params=where).status_code == 200

@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
+from lazaretto.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, ChangeOptions, YesOption, confirm_deletion
+from lazaretto.cli.call import CallOptions, Change, ChangeOptions, YesOption, confirm_deletion
 from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
@@ -17,6 +19,7 @@ from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import parts_of_given
 from lazaretto.commands import Command
+from lazaretto.errors import EntityExists
 from lazaretto.model.entities import EntityPath
 
 TopicArgument = Annotated[
@@ -33,6 +36,10 @@ SubscriptionArgument = Annotated[
         show_default=False,
         autocompletion=names_of_subscriptions,
     ),
+]
+ExistOption = Annotated[
+    bool,
+    typer.Option("--exist-ok", help="Leave what exists with the same options as it is, without an error."),
 ]
 _DURATIONS = "Durations are 30, 30s, 5m, 2h or 1d."
 
@@ -88,24 +95,38 @@ class Entity:
     delete: Callable[[Key], Command]
 
 
+def create_or_find(call: Change, broker: Broker, command: Any, exist_ok: bool) -> Any:
+    """Create something; return the answer, None if it exists. Raises EntityExists, if it is another one."""
+    try:
+        return call.run(broker, command)
+    except EntityExists:
+        if not exist_ok:
+            raise
+        # It changes nothing, so that there is no answer to keep for a second run.
+        broker.run(msgspec.structs.replace(command, exist_ok=True), actor=call.actor)
+        return None
+
+
 def add_entity(group: Group, entity: Entity) -> None:
     """Add the commands for one kind of entity to its group."""
     noun = entity.noun
 
     @group.command("create", f"{entity.texts.create}\n\n{_DURATIONS}", key=entity.key, given=entity.settings)
-    def create(call: ChangeOptions, key: Key, given: dict[str, Any]) -> None:
+    def create(call: ChangeOptions, key: Key, given: dict[str, Any], exist_ok: ExistOption = False) -> None:
         command = entity.create(key, given)
         # What is wrong with the path is said before a store is made for it.
         EntityPath.parse(key[0])
         with call.broker(create=entity.creates_store) as broker:
-            answer = call.run(broker, command)
-            if call.idempotency_key is not None:
+            answer = create_or_find(call, broker, command, exist_ok)
+            if call.idempotency_key is not None and answer is not None:
                 # It may have been created long ago, and be gone.
                 path = str(command.entity())
                 call.print(answer, f"created {noun} {path}")
                 return
             created = entity.find(broker, *key)
-        call.print(created, f"created {noun} {entity.path(created)}")
+        path = entity.path(created)
+        new = answer is not None
+        call.print(created, f"created {noun} {path}" if new else f"{noun} {path} exists already")
 
     @group.command("list", entity.texts.list, key=entity.within)
     def list_(call: ListingOptions, key: Key) -> None:

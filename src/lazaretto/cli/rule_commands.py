@@ -13,7 +13,7 @@ from lazaretto.cli import parse
 from lazaretto.cli.call import ChangeOptions
 from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
-from lazaretto.cli.entity_commands import SubscriptionArgument, TopicArgument
+from lazaretto.cli.entity_commands import ExistOption, SubscriptionArgument, TopicArgument, create_or_find
 from lazaretto.cli.exits import CommandError, usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.topic_commands import describe_rule
@@ -106,6 +106,7 @@ def add(
             "--action", metavar="SQL", help="Changes to the message: SET and REMOVE.", show_default=False
         ),
     ] = None,
+    exist_ok: ExistOption = False,
 ) -> None:
     """Add a rule to a subscription.
 
@@ -123,8 +124,11 @@ def add(
         wanted = CorrelationFilter(**same)
     made = Rule(rule, wanted, None if action is None else SqlAction(action))
     with call.broker() as broker:
-        call.run(broker, AddRule(topic=topic, subscription=name, rule=rule_record(made)))
-    call.print(made, f"added rule {rule}: {describe_rule(made)}")
+        command = AddRule(topic=topic, subscription=name, rule=rule_record(made))
+        new = create_or_find(call, broker, command, exist_ok) is not None
+    call.print(
+        made, f"{f'added rule {rule}' if new else f'rule {rule} exists already'}: {describe_rule(made)}"
+    )
 
 
 @rules.command("delete", also="remove")

@@ -10,6 +10,7 @@ from lazaretto.cli.commands import ALIASES
 
 #: What errors advise in Python, and what a shell has for it.
 _ADVICE = {
+    "with exist_ok=True it is": "with --exist-ok it is",
     "broker.topic(…) describes it": "`lazaretto topic show` describes it",
     "with session=… (a session's id, or NEXT_SESSION)": "with --session ID or --next-session",
     "without session=…": "without --session and --next-session",

@@ -32,9 +32,11 @@ class CreateQueue(Setting, frozen=True, kw_only=True):
 
     path: str
     options: Options = msgspec.field(default_factory=dict)
+    exist_ok: bool = False
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.create_queue(self.path, options_from(QueueOptions, self.options), actor=actor)
+        options = options_from(QueueOptions, self.options)
+        broker.create_queue(self.path, options, exist_ok=self.exist_ok, actor=actor)
 
     def told(self, answer: Any) -> Any:
         return answer[0]
@@ -45,9 +47,11 @@ class CreateQueues(Setting, frozen=True, kw_only=True):
 
     paths: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)]
     options: Options = msgspec.field(default_factory=dict)
+    exist_ok: bool = False
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.create_queues(self.paths, options_from(QueueOptions, self.options), actor=actor)
+        options = options_from(QueueOptions, self.options)
+        broker.create_queues(self.paths, options, exist_ok=self.exist_ok, actor=actor)
 
     def needs(self) -> list[tuple[Permission, str | None]]:
         _, *more = super().needs()
@@ -79,9 +83,11 @@ class CreateTopic(Setting, frozen=True, kw_only=True):
 
     path: str
     options: Options = msgspec.field(default_factory=dict)
+    exist_ok: bool = False
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.create_topic(self.path, options_from(TopicOptions, self.options), actor=actor)
+        options = options_from(TopicOptions, self.options)
+        broker.create_topic(self.path, options, exist_ok=self.exist_ok, actor=actor)
 
 
 class UpdateTopic(Setting, frozen=True, kw_only=True):
@@ -116,11 +122,14 @@ class CreateSubscription(OfSubscription, frozen=True, kw_only=True):
 
     options: Options = msgspec.field(default_factory=dict)
     rules: list[Options] | None = None
+    exist_ok: bool = False
 
     def apply(self, broker: Broker, actor: str) -> None:
         rules = None if self.rules is None else [rule_from(rule) for rule in self.rules]
         options = options_from(QueueOptions, self.options)
-        broker.create_subscription(self.topic, self.subscription, options, rules, actor=actor)
+        broker.create_subscription(
+            self.topic, self.subscription, options, rules, exist_ok=self.exist_ok, actor=actor
+        )
 
 
 class UpdateSubscription(OfSubscription, frozen=True, kw_only=True):
@@ -144,9 +153,11 @@ class AddRule(OfSubscription, frozen=True, kw_only=True):
     """Add a rule to a subscription."""
 
     rule: Options
+    exist_ok: bool = False
 
     def apply(self, broker: Broker, actor: str) -> None:
-        broker.add_rule(self.topic, self.subscription, rule_from(self.rule), actor=actor)
+        rule = rule_from(self.rule)
+        broker.add_rule(self.topic, self.subscription, rule, exist_ok=self.exist_ok, actor=actor)
 
 
 class RemoveRule(OfSubscription, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from lazaretto.edits.edit import Edit
 from lazaretto.engine.entities.queues import require_queue
@@ -13,21 +13,29 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Making(Protocol[T_co]):
+    """An operation that tells which entities it has made."""
+
+    @property
+    def made(self) -> Sequence[str]: ...
+    def run(self, tx: Transaction, /) -> T_co | Again: ...
 
 
 @dataclasses.dataclass(slots=True)
 class Audited(Operation[T]):
-    """Run an operation that writes no entry itself, and write one about each of some entities."""
+    """Run an operation that creates entities, and write an entry about each that it has made."""
 
-    operation: Operation[T]
+    operation: Making[T]
     actor: str
     action: str
-    paths: Sequence[str]
 
     def run(self, tx: Transaction) -> T | Again:
         answer = self.operation.run(tx)
-        if self.paths and not isinstance(answer, Again):
-            audit_all(tx, self.actor, self.action, self.paths)
+        if self.operation.made and not isinstance(answer, Again):
+            audit_all(tx, self.actor, self.action, self.operation.made)
         return answer
 
 

@@ -33,29 +33,16 @@ class Handler(Bound):
         function = self.function
         self.takes_context, self.is_async = form_of(function)
         self.options = HandlerOptions(**options)
-        self._refuse_what_would_not_run()
+        _refuse_what_would_not_run(self.options, self.is_async)
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
-
-    def _refuse_what_would_not_run(self) -> None:
-        """Raise HandlerError for functions beside the handler that nobody would await."""
-        options = self.options
-        if callable(options.validator):
-            refuse_lazy(options.validator, "a validator", may_await=False)
-        for hook in options.on_poison:
-            refuse_lazy(hook, "a function of on_poison", may_await=False)
-        # Around an async handler, all middleware may be async too.
-        all_async = self.is_async and all(map(is_async, options.middleware))
-        for one in options.middleware:
-            what = "middleware, unless handler and middleware are all async,"
-            refuse_lazy(one, what, may_await=all_async)
 
     @classmethod
     def with_options(cls, path: str, function: HandlerFunction, options: HandlerOptions) -> Handler:
         """Return a handler with options that are checked already."""
         made = cls(path, function)
         made.options = options
-        made._refuse_what_would_not_run()
+        _refuse_what_would_not_run(options, made.is_async)
         return made
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
@@ -79,6 +66,19 @@ class Handler(Bound):
         for part in name.split("."):
             found = getattr(found, part, None)
         return (module, name) if found is self.function or found is self else None
+
+
+def _refuse_what_would_not_run(options: HandlerOptions, handler_is_async: bool) -> None:
+    """Raise HandlerError for functions beside a handler that nobody would await."""
+    if callable(options.validator):
+        refuse_lazy(options.validator, "a validator", may_await=False)
+    for hook in options.on_poison:
+        refuse_lazy(hook, "a function of on_poison", may_await=False)
+    # Around an async handler, all middleware may be async too.
+    all_async = handler_is_async and all(map(is_async, options.middleware))
+    for one in options.middleware:
+        what = "middleware, unless handler and middleware are all async,"
+        refuse_lazy(one, what, may_await=all_async)
 
 
 @takes_options_of(HandlerOptions)

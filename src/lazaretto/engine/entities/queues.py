@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from lazaretto.engine.entities.existing import already, require_same
 from lazaretto.engine.log import audit, note, note_all
 from lazaretto.engine.outcome.dispositions import culprit_decoder
 from lazaretto.engine.queue_admission import admission_of
@@ -135,10 +136,16 @@ class OpenStore(Operation[None]):
 
 @dataclasses.dataclass(slots=True)
 class CreateQueues(Operation[list[QueueDescription]]):
-    """Create queues with the same options: all of them, or none."""
+    """Create queues with the same options: all of them, or none.
+
+    `exist_ok`: those that exist with these options are returned as they are.
+    """
 
     paths: Sequence[EntityPath]
     options: QueueOptions
+    exist_ok: bool = False
+    #: The paths of those that did not exist.
+    made: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def run(self, tx: Transaction) -> list[QueueDescription]:
         seen: set[str] = set()
@@ -149,20 +156,30 @@ class CreateQueues(Operation[list[QueueDescription]]):
             if path.key in seen:
                 raise EntityExists(f"{path.queue!r} appears more than once in the paths")
             seen.add(path.key)
-        records = (
-            tx.queues.insert_many([path.queue for path in self.paths], self.options) if self.paths else []
-        )
-        made = {record.path for record in records}
-        for path in self.paths:
-            taken = None if path.queue in made else tx.queues.by_path(path.key)
+        exist = {path.key: self._existing(tx, path) for path in self.paths} if self.exist_ok else {}
+        paths = [path for path in self.paths if exist.get(path.key) is None]
+        records = tx.queues.insert_many([path.queue for path in paths], self.options) if paths else []
+        self.made = [record.path for record in records]
+        for path in paths:
+            taken = None if path.queue in self.made else tx.queues.by_path(path.key)
             if taken is not None:
-                raise EntityExists(f"a {taken.kind.value} already exists at {path.queue!r}")
+                raise already(f"a {taken.kind.value} already exists at {path.queue!r}")
             check_destinations(tx, path, self.options)
         for record in records:
             touch(tx, record)
         if records:
             note_all(tx, "queue_created", [(record, None, {}) for record in records])
-        return [_described(record, Standing()) for record in records]
+        if not self.exist_ok:
+            return [_described(record, Standing()) for record in records]
+        created = {record.path.lower(): record for record in records}
+        found = [exist.get(path.key) or created[path.key] for path in self.paths]
+        return describe_all(tx, found)
+
+    def _existing(self, tx: Transaction, path: EntityPath) -> QueueRecord | None:
+        record = tx.queues.by_path(path.key)
+        if record is not None:
+            require_same(f"queue {path.queue!r}", record, EntityKind.QUEUE, self.options)
+        return record
 
 
 @dataclasses.dataclass(slots=True)

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from lazaretto.engine.entities.existing import already, require_same, require_same_rules
 from lazaretto.engine.entities.queues import change_options, delete, describe_all, require_queue, standings
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
-from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption
+from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.filters.records import rule_record
 from lazaretto.filters.rules import Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
@@ -141,11 +142,18 @@ class CreateTopic(Operation[TopicDescription]):
 
     path: EntityPath
     options: TopicOptions
+    exist_ok: bool = False
+    made: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def run(self, tx: Transaction) -> TopicDescription:
+        self.made = []
         taken = tx.queues.by_path(self.path.key)
         if taken is not None:
-            raise EntityExists(f"a {taken.kind.value} already exists at {self.path.queue!r}")
+            if not self.exist_ok:
+                raise already(f"a {taken.kind.value} already exists at {self.path.queue!r}")
+            require_same(f"topic {taken.path!r}", taken, EntityKind.TOPIC, self.options)
+            return describe_topic(tx, taken)
+        self.made = [self.path.queue]
         record = tx.queues.insert(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
         touch(tx, record)
         note(tx, "topic_created", record)
@@ -210,29 +218,44 @@ def _waits(tx: Transaction, queue: QueueRecord) -> bool:
 
 @dataclasses.dataclass(slots=True)
 class CreateSubscription(Operation[SubscriptionDescription]):
-    """Create a subscription of a topic."""
+    """Create a subscription of a topic. `rules`: None means the default rule, or those of one that exists."""
 
     topic: EntityPath
     name: str
     options: QueueOptions
-    rules: Sequence[Rule]
+    rules: Sequence[Rule] | None
+    exist_ok: bool = False
+    made: list[str] = dataclasses.field(default_factory=list, init=False)
 
     def run(self, tx: Transaction) -> SubscriptionDescription:
         topic = require_topic(tx, self.topic)
         path = subscription_path(topic.path, self.name)
-        if tx.queues.by_path(path.key) is not None:
-            raise EntityExists(f"topic {topic.path!r} already has a subscription {self.name!r}")
-        if len(tx.topics.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
-            raise InvalidOption(f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the maximum")
-        rules = _checked(self.rules)
-        refuse_for_subscription(self.options)
-        check_destinations(tx, path, self.options)
+        self.made = []
+        rules = None if self.rules is None else _checked(self.rules)
         # A topic's messages are in its subscriptions.
         partitions = max(self.options.partitions, topic.options.partitions)
         options = dataclasses.replace(self.options, partitions=partitions)
+        taken = tx.queues.by_path(path.key)
+        if taken is not None:
+            what = f"subscription {self.name!r} of topic {topic.path!r}"
+            if not self.exist_ok:
+                raise already(f"topic {topic.path!r} already has a subscription {self.name!r}")
+            require_same(what, taken, EntityKind.SUBSCRIPTION, options)
+            if rules is not None:
+                require_same_rules(what, decode_rules(taken.rules), rules)
+            return describe_subscription(tx, taken)
+        if len(tx.topics.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
+            raise InvalidOption(f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the maximum")
+        refuse_for_subscription(self.options)
+        check_destinations(tx, path, self.options)
         record = tx.queues.insert(
-            path.queue, options, EntityKind.SUBSCRIPTION, topic.queue_id, encode_rules(rules)
+            path.queue,
+            options,
+            EntityKind.SUBSCRIPTION,
+            topic.queue_id,
+            encode_rules([Rule()] if rules is None else rules),
         )
+        self.made = [record.path]
         touch(tx, record)
         note(tx, "subscription_created", record)
         return describe_subscription(tx, record)
@@ -244,7 +267,7 @@ def _checked(rules: Sequence[Rule]) -> list[Rule]:
         if not isinstance(rule, Rule):
             raise InvalidOption(f"expected rules to be Rule objects, got {shown(rule)}")
         if rule.name.lower() in names:
-            raise EntityExists(f"a rule {rule.name!r} already exists")
+            raise already(f"a rule {rule.name!r} already exists")
         names.add(rule.name.lower())
     return list(rules)
 
@@ -258,11 +281,19 @@ class ChangeRules(Operation[SubscriptionDescription]):
     actor: str
     added: Rule | None = None
     removed: str | None = None
+    #: Whether a rule that exists as it is to be added is left so.
+    exist_ok: bool = False
 
     def run(self, tx: Transaction) -> SubscriptionDescription:
         record = require_subscription(tx, self.topic, self.name)
         before = list(decode_rules(record.rules))
         rules = before
+        added = self.added
+        if self.exist_ok and isinstance(added, Rule):
+            same = [rule for rule in before if rule.name.lower() == added.name.lower()]
+            if same:
+                require_same_rules(f"rule {added.name!r} of {record.path!r}", same, [added])
+                return describe_subscription(tx, record)
         if self.removed is not None:
             known = [rule.name for rule in rules]
             rules = [rule for rule in rules if rule.name.lower() != self.removed.lower()]

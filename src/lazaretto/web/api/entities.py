@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -18,15 +18,16 @@ from lazaretto.errors import EntityExists, InvalidMessage
 from lazaretto.filters.judge import judge_of
 from lazaretto.filters.rules import Rule, SqlFilter
 from lazaretto.model.descriptions import QueueDescription
-from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.messages import Message
 from lazaretto.model.permissions import Permission
 from lazaretto.records.messages import message_of
-from lazaretto.records.options import options_from
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 
+T = TypeVar("T")
+
 Options = dict[str, Any]
+Creation = commands.CreateQueue | commands.CreateTopic | commands.CreateSubscription | commands.AddRule
 
 
 class QueuesQuery(Query, frozen=True):
@@ -57,6 +58,16 @@ class Rules(msgspec.Struct):
     rules: list[dict[str, Any]] | None = None
 
 
+async def _created(call: Call, command: Creation, read: Callable[[], Awaitable[T]]) -> T | Response:
+    """Create something; if it exists as it is to be, answer that nothing had to change."""
+    try:
+        await call.change(command)
+        return await read()
+    except EntityExists:
+        await call.change(msgspec.structs.replace(command, exist_ok=True))
+        return Response(json_of(await read()), media_type="application/json")
+
+
 @route("GET", "/queues", Permission.SEE)
 async def list_queues(call: Call, query: QueuesQuery) -> QueuePage:
     """List queues in the order of their paths, with counts of their messages."""
@@ -73,15 +84,8 @@ async def show_queue(call: Call, path: str) -> QueueDescription:
 @route("PUT", "/queues/{path:path}", Permission.ADMINISTER, success=201)
 async def create_queue(call: Call, path: str, body: Options) -> QueueDescription | Response:
     """Create a queue. If it exists with the same options, nothing changes and the answer is 200."""
-    options = options_from(QueueOptions, body)
-    try:
-        await call.change(commands.CreateQueue(path=path, options=body))
-        return await call.broker.queue(path)
-    except EntityExists:
-        found = await call.broker.queue(path)
-        if found.options != options:
-            raise
-        return Response(json_of(found), media_type="application/json")
+    made = commands.CreateQueue(path=path, options=body)
+    return await _created(call, made, lambda: call.broker.queue(path))
 
 
 @route("PATCH", "/queues/{path:path}", Permission.ADMINISTER)
@@ -112,15 +116,8 @@ async def show_topic(call: Call, path: str) -> TopicDescription:
 @route("PUT", "/topics/{path:path}", Permission.ADMINISTER, success=201)
 async def create_topic(call: Call, path: str, body: Options) -> TopicDescription | Response:
     """Create a topic. If it exists with the same options, nothing changes and the answer is 200."""
-    options = options_from(TopicOptions, body)
-    try:
-        await call.change(commands.CreateTopic(path=path, options=body))
-        return await call.broker.topic(path)
-    except EntityExists:
-        found = await call.broker.topic(path)
-        if found.options != options:
-            raise
-        return Response(json_of(found), media_type="application/json")
+    made = commands.CreateTopic(path=path, options=body)
+    return await _created(call, made, lambda: call.broker.topic(path))
 
 
 @route("PATCH", "/topics/{path:path}", Permission.ADMINISTER)
@@ -149,13 +146,18 @@ async def show_subscription(call: Call, name: str, query: OfTopic) -> Subscripti
 
 
 @route("PUT", "/subscriptions/{name:path}", Permission.ADMINISTER, success=201)
-async def create_subscription(call: Call, name: str, query: OfTopic, body: Rules) -> SubscriptionDescription:
-    """Create a subscription, with the rules that are given or one that takes every message."""
+async def create_subscription(
+    call: Call, name: str, query: OfTopic, body: Rules
+) -> SubscriptionDescription | Response:
+    """Create a subscription, with the rules that are given or one that takes every message.
+
+    If it exists with the same options, and with the rules if any are given, nothing changes and the answer is
+    200.
+    """
     made = commands.CreateSubscription(
         topic=query.topic, subscription=name, options=body.options, rules=body.rules
     )
-    await call.change(made)
-    return await call.broker.subscription(query.topic, name)
+    return await _created(call, made, lambda: call.broker.subscription(query.topic, name))
 
 
 @route("PATCH", "/subscriptions/{name:path}", Permission.ADMINISTER)
@@ -175,11 +177,13 @@ async def delete_subscription(call: Call, name: str, query: OfTopic) -> None:
 
 
 @route("PUT", "/rules/{name:path}", Permission.ADMINISTER, success=201)
-async def add_rule(call: Call, name: str, query: OfSubscription, body: Options) -> SubscriptionDescription:
-    """Add a rule to a subscription."""
-    where = {"topic": query.topic, "subscription": query.subscription}
-    await call.change(commands.AddRule(**where, rule={**body, "name": name}))
-    return await call.broker.subscription(query.topic, query.subscription)
+async def add_rule(
+    call: Call, name: str, query: OfSubscription, body: Options
+) -> SubscriptionDescription | Response:
+    """Add a rule to a subscription. If it has the same one already, nothing changes and the answer is 200."""
+    rule = {**body, "name": name}
+    made = commands.AddRule(topic=query.topic, subscription=query.subscription, rule=rule)
+    return await _created(call, made, lambda: call.broker.subscription(query.topic, query.subscription))
 
 
 @route("DELETE", "/rules/{name:path}", Permission.ADMINISTER)

@@ -1,0 +1,69 @@
+"""What is created where something exists already: taken for the same, or refused with the differences."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+from lazaretto.errors import EntityExists
+from lazaretto.filters.rules import Rule
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import EntityKind
+from lazaretto.store.contract.records import QueueRecord
+
+
+def already(what: str) -> EntityExists:
+    """Return the error for something that exists where nothing is expected."""
+    return EntityExists(f"{what}; with exist_ok=True it is taken as it is if its options are the same")
+
+
+def require_same(
+    what: str, record: QueueRecord, kind: EntityKind, options: Any, rules: Sequence[Rule] | None = None
+) -> None:
+    """Raise EntityExists, with the differences, unless an entity is of a kind and has these options.
+
+    `options`: only those that this object has count. `rules`: those that it has and those that it is to have.
+    """
+    if record.kind is not kind:
+        raise EntityExists(f"a {record.kind.value} already exists at {record.path!r}, and no {kind.value}")
+    refuse_differences(what, _differences(record.options, options))
+
+
+def require_same_rules(what: str, exist: Sequence[Rule], expected: Sequence[Rule]) -> None:
+    """Raise EntityExists, with the differences, unless rules are the same, in whatever order."""
+    have, want = ({rule.name.lower(): rule for rule in rules} for rules in (exist, expected))
+    found = [f"it has the rule {have[name].name!r} too" for name in have.keys() - want.keys()]
+    found += [f"it has no rule {want[name].name!r}" for name in want.keys() - have.keys()]
+    for name in sorted(have.keys() & want.keys()):
+        found += [f"rule {have[name].name!r}: {one}" for one in _differences(have[name], want[name])]
+    refuse_differences(what, found)
+
+
+def refuse_differences(what: str, differences: Sequence[str]) -> None:
+    """Raise EntityExists if there are differences."""
+    if differences:
+        raise EntityExists(
+            f"{what} already exists with other options, and is left as it is: {'; '.join(differences)}. "
+            "Change it by its update, or ask for what is there"
+        )
+
+
+def _differences(have: Any, want: Any, prefix: str = "") -> list[str]:
+    """Return what two objects of options do not have in common, by name; only fields of `want` count."""
+    found = []
+    for field in dataclasses.fields(want):
+        mine, other = getattr(have, field.name), getattr(want, field.name)
+        name = f"{prefix}{field.name}"
+        if mine == other and type(mine) is type(other):
+            continue
+        if dataclasses.is_dataclass(mine) and type(mine) is type(other):
+            found += _differences(mine, other, f"{name}.")
+        elif mine != other:
+            found.append(f"{name} is {_shown(mine)}, expected {_shown(other)}")
+    return found
+
+
+def _shown(value: object) -> str:
+    return str(value.value) if isinstance(value, enum.Enum) else shown(value)

@@ -325,7 +325,7 @@ class TestArchives:
         assert main(["spark", "pack", str(tmp_path / "env.zip")]) == 2
         assert capsys.readouterr().err == (
             "error[spark_missing]: tasks need pandas, pyarrow, which this Python does not have; "
-            "pip install 'lazaretto[spark,postgres]'\n"
+            "pip install './lazaretto[spark,postgres]'\n"
         )
         assert not list(tmp_path.iterdir())
 

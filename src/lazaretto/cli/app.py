@@ -72,6 +72,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["version"]:
+        # As other programs have it.
+        given[0] = "--version"
     shell = os.environ.get(VARIABLE)
     if shell:
         print_completions(command, shell, given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from importlib import import_module
 from typing import Any
 
@@ -10,6 +11,7 @@ from typer import core
 from typer.core import TyperGroup
 
 from lazaretto.cli.exits import usage
+from lazaretto.model.shown_text import safe
 
 #: Each command: what the help of all says of it, and the module that has it.
 COMMANDS = {
@@ -88,6 +90,15 @@ class CommandGroup(TyperGroup):
             raise usage(f"expected a command of `{ctx.command_path}`, got none; there are: {names}")
         rest: list[str] = super().parse_args(ctx, args)
         return rest
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that is named first. Raises CommandError, with what it may be, in a group."""
+        if args and ctx.parent is not None and self.get_command(ctx, args[0]) is None:
+            names = [name for name, _ in self.texts(ctx)]
+            if not difflib.get_close_matches(args[0], names):
+                path = ctx.command_path
+                raise usage(f"`{path}` has no command {safe(args[0])!r}; there are: {', '.join(names)}")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands that begin so, each with its whole text, and the options."""

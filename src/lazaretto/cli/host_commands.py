@@ -17,6 +17,7 @@ from lazaretto.cli.dead_letter_text import print_block
 from lazaretto.cli.exits import Exit, usage
 from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import address, duration, number
+from lazaretto.model.installing import install
 
 commands = Group()
 
@@ -100,7 +101,7 @@ def _listening(at: tuple[str, int] | None) -> Iterator[None]:
         yield
         return
     if importlib.util.find_spec("prometheus_client") is None:
-        raise usage("metrics need more packages: pip install 'lazaretto[serve]'")
+        raise usage(f"metrics need more packages: {install('serve')}")
     from lazaretto.metrics import listen
 
     try:

@@ -19,6 +19,7 @@ from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import number
 from lazaretto.cli.secret_files import keep_token, secret_of, token_of
+from lazaretto.model.installing import install
 
 if TYPE_CHECKING:
     from lazaretto.web import Access, PageOptions
@@ -148,7 +149,7 @@ def in_url(host: str) -> str:
 
 def _demand(module: str, what: str, extra: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise usage(f"{what} needs more packages: pip install 'lazaretto[{extra}]'")
+        raise usage(f"{what} needs more packages: {install(extra)}")
 
 
 def _origin_of(given: str | None) -> SplitResult | None:

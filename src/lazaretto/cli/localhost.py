@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from lazaretto.cli.exits import usage
+from lazaretto.model.installing import install
 from lazaretto.tools.surroundings import home_of_user
 
 #: What the certificate is valid for.
@@ -59,7 +60,7 @@ def local_certificate() -> LocalCertificate:
 
 def _make(server: Path) -> None:
     if importlib.util.find_spec("trustme") is None:
-        raise usage("--tls needs more packages: pip install 'lazaretto[tls]'")
+        raise usage(f"--tls needs more packages: {install('tls')}")
     import trustme
 
     # The authority's key is kept nowhere: whoever trusts it trusts this one certificate.

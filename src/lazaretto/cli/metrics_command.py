@@ -12,6 +12,7 @@ from lazaretto.cli.call import CallOptions, NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
+from lazaretto.model.installing import install
 
 commands = Group()
 
@@ -28,7 +29,7 @@ def metrics(
     are in trouble, and messages, ages, rates and troubles of those in most trouble, by name.
     """
     if importlib.util.find_spec("prometheus_client") is None:
-        raise usage("metrics need more packages: pip install 'lazaretto[serve]'")
+        raise usage(f"metrics need more packages: {install('serve')}")
     from lazaretto.metrics import MOST_REPAIRS, Look, exposition, samples
 
     with call.broker() as broker:

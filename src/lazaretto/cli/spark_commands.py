@@ -13,6 +13,7 @@ from lazaretto.cli.command import Group
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.spark_errors import in_a_sentence
 from lazaretto.cli.spark_queries import queries_of, stopping, wait_for
+from lazaretto.model.installing import install
 from lazaretto.tools.signals import interrupting
 
 commands = Group()
@@ -132,7 +133,7 @@ def pack(
 
 
 def _missing(error: ImportError, extras: str = "spark") -> CommandError:
-    return CommandError("spark_missing", f"{error}; pip install 'lazaretto[{extras}]'", Exit.USAGE)
+    return CommandError("spark_missing", f"{error}; {install(extras)}", Exit.USAGE)
 
 
 @pipelines.command("prepare")

@@ -10,6 +10,7 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.dialog_contracts import MessageType, Validation
+from lazaretto.model.installing import install
 from lazaretto.tools.schemas import compile_schema
 
 _decode_json = msgspec.json.Decoder().decode
@@ -63,7 +64,7 @@ def _xml(message_type: MessageType, body: bytes) -> str | None:
         from defusedxml.common import DefusedXmlException
         from defusedxml.ElementTree import ParseError, fromstring
     except ImportError:
-        raise InvalidOption("checking XML needs defusedxml: pip install 'lazaretto[schema]'") from None
+        raise InvalidOption(f"checking XML needs defusedxml: {install('schema')}") from None
     try:
         # A document type may name files and grow without bounds, and is never needed here.
         fromstring(body, forbid_dtd=True)

@@ -78,7 +78,7 @@ class HandlerOptions:
         deadline: Time that a message may take. An inline handler cannot be stopped; its lock expires.
         memory: Memory that a message may add to the process; not for inline.
         validator: A function of the message that raises or returns `False` for a message that can never
-            succeed; or a JSON schema of the body, with `pip install 'lazaretto[schema]'`.
+            succeed; or a JSON schema of the body, with `pip install './lazaretto[schema]'`.
         middleware: Functions of (message, context, call_next) around the handler, the first outermost.
         on_poison: Functions of a `PoisonMessage`, called in the host when a message's last attempt has
             failed. The first that returns a disposition, or `"retry"`, decides instead of the policy.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from lazaretto.model.installing import install
+
 if TYPE_CHECKING:
     from lazaretto.spark.batches import settle
     from lazaretto.spark.causes import triage
@@ -37,10 +39,18 @@ _HOMES = {
     "triage": "causes",
     "try_repair": "tries",
 }
+#: The packages of the extra that it cannot do without.
+_NEEDED = ("pandas", "py4j", "pyarrow", "pyspark")
 
 
 def __getattr__(name: str) -> Any:
     # Only when asked for: what looks whether Spark is there must not need it.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _NEEDED:
+            raise
+        text = f"lazaretto.spark.{name} needs {error.name}, which is not installed: {install('spark')}"
+        raise ModuleNotFoundError(text, name=error.name) from None

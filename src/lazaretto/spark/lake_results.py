@@ -13,6 +13,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.installing import install
 from lazaretto.spark.parquet_results import FilePart, absolute_root, file_system_of
 from lazaretto.spark.results import ResultOwner, ResultPart
 
@@ -26,7 +27,7 @@ def _library(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise InvalidOption(f'these results need {name}: pip install "lazaretto[{extra}]"') from None
+        raise InvalidOption(f"these results need {name}: {install(extra)}") from None
 
 
 class _ClaimPart:

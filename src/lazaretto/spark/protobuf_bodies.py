@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.installing import install
 
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -17,7 +18,7 @@ def _library() -> Any:
     try:
         return importlib.import_module("google.protobuf.descriptor").FieldDescriptor
     except ImportError:
-        raise InvalidOption('body="protobuf" needs protobuf: pip install "lazaretto[protobuf]"') from None
+        raise InvalidOption(f'body="protobuf" needs protobuf: {install("protobuf")}') from None
 
 
 def _class(reference: str) -> Any:

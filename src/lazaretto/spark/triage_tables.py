@@ -13,6 +13,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.installing import install
 from lazaretto.spark.columns import LONG, TEXT, TIME
 from lazaretto.triage.answers import Explanation
 from lazaretto.triage.parts import HOUR, Part, merge
@@ -99,5 +100,5 @@ def _write_delta(where: str, table: pa.Table) -> None:
     try:
         delta = importlib.import_module("deltalake")
     except ImportError:
-        raise InvalidOption('table_format="delta" needs deltalake: pip install "lazaretto[delta]"') from None
+        raise InvalidOption(f'table_format="delta" needs deltalake: {install("delta")}') from None
     delta.write_deltalake(where, table, mode="overwrite")

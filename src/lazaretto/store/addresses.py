@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lazaretto.errors import InvalidOption, StoreError
 from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.clock import Clock, SystemClock
+from lazaretto.model.installing import install
 
 if TYPE_CHECKING:
     from lazaretto.store.sql.copy_store import Copied
@@ -124,9 +125,7 @@ def _need_psycopg() -> None:
     try:
         import psycopg  # noqa: F401
     except ImportError as error:
-        raise StoreError(
-            f"a store on PostgreSQL needs psycopg: pip install 'lazaretto[postgres]' ({error})"
-        ) from None
+        raise StoreError(f"a store on PostgreSQL needs psycopg: {install('postgres')} ({error})") from None
 
 
 def served_at(url: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.failure import shorten
+from lazaretto.model.installing import install
 
 #: Characters of what is said of a value.
 _LONGEST = 400
@@ -22,7 +23,7 @@ def compile_schema(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
     try:
         import jsonschema_rs
     except ImportError:
-        raise InvalidOption("a JSON schema needs jsonschema-rs: pip install 'lazaretto[schema]'") from None
+        raise InvalidOption(f"a JSON schema needs jsonschema-rs: {install('schema')}") from None
     given = dict(schema)
     make = jsonschema_rs.validator_for if "$schema" in given else jsonschema_rs.Draft7Validator
     try:

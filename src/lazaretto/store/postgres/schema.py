@@ -102,7 +102,9 @@ def prepare(
     if found is not None and found.copying and not copying:
         raise unfinished(where)
     if found is None and not create:
-        raise StoreNotFound(f"{where}: no store exists here; omit create=False to create one")
+        raise StoreNotFound(
+            f"{where}: no store exists here; check the name, or make one by lazaretto.connect"
+        )
     if found is None or steps_to_open(found, migrations(), where):
         migrate(connection, schema, where, now=now)
         found = look(connection, schema, where)

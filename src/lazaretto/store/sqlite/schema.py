@@ -83,7 +83,7 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
         # A database that is empty, or another application's alone, holds no store yet.
         exists = bool(found)
     if not exists and not create:
-        raise StoreNotFound(f"{path}: no store exists here; omit create=False to create one")
+        raise StoreNotFound(f"{path}: no store exists here; check its name, or make one by lazaretto.connect")
     make(path)
     with translating(where):
         connection = connect(path, busy=busy)

@@ -31,8 +31,8 @@ from lazaretto.engine.access import (
     Visitor,
     find_visitor,
 )
-from lazaretto.engine.log import Actor, behind
 from lazaretto.engine.timers import CleanUp
+from lazaretto.model.actors import Actor, behind
 
 from .actions import create, send
 

@@ -33,7 +33,7 @@ from lazaretto import (
 )
 from lazaretto import commands as c
 from lazaretto.claims import ClaimConsumer
-from lazaretto.engine.log import Actor
+from lazaretto.model.actors import Actor
 
 from .actions import create, send
 from .conftest import Connect

@@ -11,7 +11,8 @@ import pytest
 
 import lazaretto.engine.log
 from lazaretto import Broker, BrokerClosed, EntityExists, Event, InvalidOption, ManualClock
-from lazaretto.engine.log import Actor, actor_name
+from lazaretto.engine.log import actor_name
+from lazaretto.model.actors import Actor
 from lazaretto.model.clock import to_datetime
 
 from .actions import create, fail, kinds, send, set_aside

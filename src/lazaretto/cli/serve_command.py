@@ -151,10 +151,13 @@ async def _serve_http(
 async def _link(broker: AsyncBroker, server: str) -> str:
     from lazaretto.cli.access_commands import login_url
     from lazaretto.commands import CreateLink
-    from lazaretto.engine.log import Actor, actor_name, user_name
+    from lazaretto.engine.log import actor_name, user_name
+    from lazaretto.model.actors import STORE_DOOR, Actor, NameKind
 
     # At the command line the same person has the longer name.
-    actor = Actor.at(user_name(), "", [actor_name()], by_server=False)
+    actor = Actor.at(
+        user_name(), "", [actor_name()], by_server=False, door=STORE_DOOR, kind=NameKind.PROCESS
+    )
     made = await broker.run(CreateLink(), actor=actor)
     return login_url(server, made["secret"])
 

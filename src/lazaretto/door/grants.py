@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Collection, Iterator
+from typing import Final
 
 from lazaretto.door.keys import Keys, stands
 from lazaretto.door.signatures import AccessPolicy, Grant, Right, Unauthorized
+from lazaretto.model.actors import Actor, NameKind
+from lazaretto.model.grants import KEY
 from lazaretto.serving.guard import Guard, Seat
+
+#: What the audit log calls this door, and who comes where no key is asked for.
+DOOR: Final = "amqp"
+ANYBODY: Final = "servicebus"
 
 
 class Grants:
@@ -44,11 +51,16 @@ class Grants:
         try:
             grant = await checking
         except Unauthorized:
-            await self._guard.refuse_login("" if self._seat is None else self._seat.address)
+            await self._guard.refuse_login(self.address)
             raise
         self._held.append(grant)
         self.know()
         return grant
+
+    @property
+    def address(self) -> str:
+        """Where the client is; empty: not known."""
+        return "" if self._seat is None else self._seat.address
 
     def know(self) -> None:
         """Note that the client has logged in, or need not."""
@@ -69,6 +81,17 @@ class Grants:
         self._held = [grant for grant in self._held if grant.until > now]
         if self._keys.wanted and not any(grant.allows(path, right, now) for grant in self._held):
             raise Unauthorized(f"expected a token with the right {right.value} on {path!r}, got none")
+
+    def actor(self, path: str, right: Right) -> Actor:
+        """Return whom the audit log names for what a grant allows: the key, never a person of its name."""
+        now = time.time()
+        grants = (one for one in self._held if one.allows(path, right, now))
+        policy = next((one.policy for one in grants if one.policy is not None), None)
+        if not self._keys.wanted or policy is None:
+            return Actor.at(ANYBODY, self.address, door=DOOR, kind=NameKind.PROCESS)
+        # An entity's key is named with its entity: others may have one of the same name.
+        name = "/".join(part for part in (policy.scope, policy.name) if part)
+        return Actor.at(f"{KEY}{name}", self.address, door=DOOR, kind=NameKind.KEY)
 
     def sees(self, path: str) -> bool:
         """Return whether the client may know of an entity: whether it has any right on it."""

@@ -47,6 +47,10 @@ class Request(NamedTuple):
     body: Mapping[Any, Any]
     work: Work | None = None
 
+    def actor(self, right: Right) -> str:
+        """Return whom the audit log names: whoever has a right on the entity."""
+        return self.peer.grants.actor(self.path, right)
+
     def number(self, name: str) -> int:
         """Return a field that holds a number. Raises AmqpError."""
         value = self.body.get(name)
@@ -259,7 +263,7 @@ async def _delete_messages(request: Request) -> Answer:
         count,
         session_id=_text(request.body.get("session-id")),
         enqueued_before=moment_of(before) if isinstance(before, int) else None,
-        actor="AMQP client",
+        actor=request.actor(Right.LISTEN),
     )
     if not deleted:
         return Answer(204, "no messages")
@@ -268,7 +272,8 @@ async def _delete_messages(request: Request) -> Answer:
 
 async def _add_rule(request: Request) -> Answer:
     rule = rule_of(request.body.get("rule-name"), request.body.get("rule-description"))
-    await request.peer.door.broker.add_rule(*subscription_of(request.path), rule)
+    names = subscription_of(request.path)
+    await request.peer.door.broker.add_rule(*names, rule, actor=request.actor(Right.MANAGE))
     return Answer(200, "OK")
 
 
@@ -276,7 +281,8 @@ async def _remove_rule(request: Request) -> Answer:
     name = _text(request.body.get("rule-name"))
     if name is None:
         raise AmqpError(DECODE_ERROR, "expected rule-name to be text, got null")
-    await request.peer.door.broker.remove_rule(*subscription_of(request.path), name)
+    names = subscription_of(request.path)
+    await request.peer.door.broker.remove_rule(*names, name, actor=request.actor(Right.MANAGE))
     return Answer(200, "OK")
 
 

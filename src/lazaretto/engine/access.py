@@ -11,8 +11,9 @@ from typing import Final
 
 import msgspec
 
-from lazaretto.engine.log import Actor, audit, behind
+from lazaretto.engine.log import audit
 from lazaretto.errors import NotAllowed, PersonNotFound, TokenNotFound
+from lazaretto.model.actors import Actor, behind
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.grants import Grant, decode_grants, encode_grants, join_grants
 from lazaretto.store.contract.access_contract import FOUR_EYES, PersonRecord, SecretRecord
@@ -316,7 +317,9 @@ class OpenSession(Operation[MadeSecret | None]):
         if self.former is not None:
             close_session(tx, self.former)
         made = _make(tx, SESSION, found.name, self.address, expires, record.grants, makers=record.makers)
-        audit(tx, found.name, "access: login", "", by=kind, id=made.id, address=self.address)
+        # A link may be for somebody of whom the store knows nothing else.
+        who = Actor.at(found.name, self.address)
+        audit(tx, who, "access: login", "", by=kind, id=made.id, address=self.address)
         return made
 
 
@@ -343,7 +346,8 @@ class OpenVouchedSession(Operation[MadeSecret | None]):
         member_of = msgspec.json.encode(self.groups).decode()
         expires = tx.now + _SESSION_LASTS
         made = _make(tx, SESSION, self.person, self.address, expires, None, member_of)
-        audit(tx, self.person, "access: login", "", by=self.by, id=made.id, address=self.address)
+        who = Actor.at(self.person, self.address)
+        audit(tx, who, "access: login", "", by=self.by, id=made.id, address=self.address)
         return made
 
 

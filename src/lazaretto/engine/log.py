@@ -6,13 +6,14 @@ import getpass
 import logging
 import os
 import socket
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from lazaretto.errors import InvalidOption
+from lazaretto.model.actors import STORE_DOOR, Actor, NameKind
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.fingerprint import shown_plain
@@ -36,31 +37,6 @@ def actor_name() -> str:
     return f"{user_name()}@{socket.gethostname()}"
 
 
-class Actor(str):
-    """An actor's name that knows where the actor is: `origin`, such as an address; empty: not known.
-
-    `makers`: who else may be behind the name: those who have seen the secret that stands for it.
-    `by_server`: whether a server acts for somebody who has not the store itself.
-    """
-
-    __slots__ = ("by_server", "makers", "origin")
-    origin: str
-    makers: tuple[str, ...]
-    by_server: bool
-
-    @classmethod
-    def at(cls, name: str, origin: str, makers: Iterable[str] = (), *, by_server: bool = True) -> Actor:
-        """Return a name with an origin, and with who else may be behind it."""
-        made = cls(name)
-        made.origin, made.makers, made.by_server = origin, tuple(makers), by_server
-        return made
-
-
-def behind(actor: str) -> frozenset[str]:
-    """Return the names of all who may be behind an actor."""
-    return frozenset((str(actor), *(actor.makers if isinstance(actor, Actor) else ())))
-
-
 def acting(given: object) -> str:
     """Return the actor for the audit log: the given name, or the user of this process."""
     if given is None or (isinstance(given, str) and not given):
@@ -68,7 +44,9 @@ def acting(given: object) -> str:
     name = text("actor", given, LONGEST_ACTOR)
     if not isinstance(given, Actor):
         return name
-    return Actor.at(name, given.origin, given.makers, by_server=given.by_server)
+    return Actor.at(
+        name, given.origin, given.makers, by_server=given.by_server, door=given.door, kind=given.kind
+    )
 
 
 #: Every kind of event, and the contents of its detail.
@@ -146,7 +124,12 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """An operator's action: who, when, what, and to which messages."""
+    """An operator's action: who, when, what, and to which messages.
+
+    `door`: where the actor came in: "http", "amqp", or "store" for a program that has the store itself.
+    `address`: from where; empty for such a program. `kind`: what the actor's name is that of: "person",
+    "key", "token" or "process".
+    """
 
     position: int
     time: datetime
@@ -154,6 +137,9 @@ class AuditEntry(msgspec.Struct, frozen=True):
     action: str
     queue: str
     detail: dict[str, Any]
+    door: str = STORE_DOOR
+    address: str = ""
+    kind: str = NameKind.PROCESS.value
 
 
 def note(
@@ -207,9 +193,16 @@ def audit(tx: Transaction, actor: str, action: str, queue: str, **detail: Any) -
 
 def audit_all(tx: Transaction, actor: str, action: str, queues: Sequence[str], **detail: Any) -> None:
     """Write an entry of the audit log about each of several entities."""
-    if isinstance(actor, Actor) and actor.origin:
-        detail["origin"] = actor.origin
+    if isinstance(actor, Actor):
+        if actor.origin:
+            detail["origin"] = actor.origin
+        if actor.door != STORE_DOOR or actor.kind is not NameKind.PROCESS:
+            detail[_ACTOR] = {"door": actor.door, "kind": actor.kind.value}
     tx.history.insert_audit(str(actor), action, queues, msgspec.json.encode(detail).decode())
+
+
+#: The part of a stored detail that says where an actor came in; without it, that was the store.
+_ACTOR: Final = "actor"
 
 
 def detail_of_repair(name: str) -> str:
@@ -232,10 +225,22 @@ def read_events(
 
 def read_audit(tx: Transaction, criteria: AuditCriteria, limit: int) -> list[AuditEntry]:
     """Return operators' actions, newest first."""
-    return [
-        AuditEntry(e.position, to_datetime(e.time), e.actor, e.action, e.queue, _detail(tx, e))
-        for e in tx.history.audit(criteria, limit)
-    ]
+    return [_entry(tx, record) for record in tx.history.audit(criteria, limit)]
+
+
+def _entry(tx: Transaction, record: AuditRecord) -> AuditEntry:
+    detail = _detail(tx, record)
+    address = detail.get("origin", "")
+    # Before doors were noted, only HTTP noted an address.
+    came = detail.pop(_ACTOR, None) or (
+        {"door": "http", "kind": NameKind.PERSON.value}
+        if address
+        else {"door": STORE_DOOR, "kind": NameKind.PROCESS.value}
+    )
+    return AuditEntry(
+        record.position, to_datetime(record.time), record.actor, record.action, record.queue, detail,
+        came["door"], address, came["kind"],
+    )  # fmt: skip
 
 
 def _detail(tx: Transaction, entry: AuditRecord) -> dict[str, Any]:

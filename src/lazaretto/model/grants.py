@@ -19,6 +19,8 @@ from lazaretto.model.permissions import Permission
 LONGEST_PERSON: Final = 200
 #: What the names of groups begin with; a proxy or an identity provider says who is in them.
 GROUP: Final = "group:"
+#: What the audit log has before the name of a key. Nobody else's name begins so.
+KEY: Final = "key:"
 
 
 class Role(enum.StrEnum):
@@ -81,6 +83,10 @@ def person_name(value: object) -> str:
     name = text("person", value, LONGEST_PERSON)
     if not name.isprintable() or name != name.strip():
         raise InvalidOption(f"expected person to be printable, without space around it, got {shown(value)}")
+    if name.lower().startswith(KEY):
+        raise InvalidOption(
+            f"expected person not to begin with {KEY}, as names of keys do, got {shown(value)}"
+        )
     return name
 
 

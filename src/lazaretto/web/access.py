@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from starlette.datastructures import Headers
 
 from lazaretto.engine.access import digest_of
-from lazaretto.engine.log import Actor
 from lazaretto.errors import InvalidOption
+from lazaretto.model.actors import Actor, NameKind
 from lazaretto.model.checks import shown
-from lazaretto.model.grants import GROUP, LONGEST_PERSON, ROLES, Grant, Role, may
+from lazaretto.model.grants import GROUP, KEY, LONGEST_PERSON, ROLES, Grant, Role, may
 from lazaretto.model.permissions import Permission
 from lazaretto.web.refusals import NotAuthenticated, NotPermitted, ServerReadOnly
 
@@ -38,7 +38,8 @@ class Identity:
 
     `origin`: the address that the request came from. `csrf`: what each change by a session in a browser must
     repeat; None: the request was not made with a session's cookie. `read_only`: whether the server changes
-    nothing for anybody. `makers`: who else has seen the secret that stands for the name.
+    nothing for anybody. `makers`: who else has seen the secret that stands for the name. `kind`: of what it
+    is the name.
     """
 
     name: str
@@ -47,11 +48,12 @@ class Identity:
     csrf: str | None = None
     read_only: bool = False
     makers: tuple[str, ...] = ()
+    kind: NameKind = NameKind.PERSON
 
     @property
     def actor(self) -> Actor:
         """The name for the audit log, with the origin, and with who else may be behind it."""
-        return Actor.at(self.name, self.origin, self.makers)
+        return Actor.at(self.name, self.origin, self.makers, kind=self.kind)
 
     def that_may_change(self) -> Identity:
         """Return the same, as on a server that is not only for looking."""
@@ -162,8 +164,9 @@ def vouched_names(person: str, groups: Iterable[str]) -> list[str]:
 
     Raises NotAuthenticated unless it can be a person's name.
     """
-    # Nobody is let in under the name of a group.
-    if not person or person.startswith(GROUP) or len(person) > LONGEST_PERSON or not person.isprintable():
+    # Nobody is let in under the name of a group or a key.
+    reserved = person.lower().startswith((GROUP, KEY))
+    if not person or reserved or len(person) > LONGEST_PERSON or not person.isprintable():
         raise NotAuthenticated("expected the name of a person, got another text")
     return [person, *(f"{GROUP}{group}" for group in list(groups)[:MOST_GROUPS] if group)]
 
@@ -199,5 +202,5 @@ class Access:
         wanted = digest_of(token)
         for known, identity in self._identities:
             if hmac.compare_digest(known, wanted):
-                return identity
+                return dataclasses.replace(identity, kind=NameKind.TOKEN)
         return None

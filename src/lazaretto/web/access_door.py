@@ -14,6 +14,7 @@ A page asks so who is there, and whether they may:
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 from collections.abc import Iterable, Sequence
@@ -25,6 +26,7 @@ from starlette.responses import Response
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
 from lazaretto.engine.access import SESSION, TOKEN
+from lazaretto.model.actors import NameKind
 from lazaretto.model.grants import join_grants
 from lazaretto.serving.http import seat_of
 from lazaretto.web.access import Access, Identity
@@ -69,7 +71,7 @@ class AccessDoor:
         if seat is not None:
             seat.know()
         origin, read_only = self._address(request), self._access.read_only
-        found = Identity(found.name, found.grants, origin, found.csrf, read_only, found.makers)
+        found = dataclasses.replace(found, origin=origin, read_only=read_only)
         if by_browser and request.method not in SAFE:
             # Browsers send the cookie, and proxies the name, with requests that no page of ours has made.
             given = request.headers.get(CSRF_HEADER) if csrf is None else csrf
@@ -186,14 +188,16 @@ class AccessDoor:
             return Identity(names[0], join_grants(await self._visits.grants(names))), True
         if self._access.anonymous is None:
             raise NotAuthenticated
-        return self._access.anonymous, False
+        return dataclasses.replace(self._access.anonymous, kind=NameKind.PROCESS), False
 
     async def _by_token(self, token: str, *, notes: bool) -> Identity | None:
         found = self._access.by_token(token)
         if found is not None:
             return found
         visitor = await self._visits.find(token, TOKEN, notes=notes)
-        return None if visitor is None else Identity(visitor.name, visitor.grants, makers=visitor.makers)
+        if visitor is None:
+            return None
+        return Identity(visitor.name, visitor.grants, makers=visitor.makers, kind=NameKind.TOKEN)
 
     # -- what a request says --------------------------------------------------------------------
 

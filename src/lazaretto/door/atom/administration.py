@@ -21,6 +21,7 @@ from lazaretto.door.atom.settings import changes_of, status_of
 from lazaretto.door.atom.values import read_destination, read_number
 from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
 from lazaretto.filters.rules import Rule
+from lazaretto.model.actors import Actor
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
 
 #: Entries of a page, unless a client asks for fewer.
@@ -43,7 +44,7 @@ class Request:
     url: str
     base: str
     updates: bool
-    actor: str
+    actor: Actor
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -235,7 +236,7 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
 
 
 async def _create_entity(
-    broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str, actor: str
+    broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str, actor: Actor
 ) -> None:
     if kind == "TopicDescription":
         changes = changes_of(kind, given, TopicOptions(), creates=True)

@@ -14,7 +14,8 @@ from lazaretto.door.atom.refusals import Refusal, refusal_of
 from lazaretto.door.atom.resources import resource_of
 from lazaretto.door.foreign import check_page
 from lazaretto.door.grants import Grants
-from lazaretto.door.signatures import Grant, Right, Unauthorized, policy_of
+from lazaretto.door.signatures import Grant, Right, Unauthorized
+from lazaretto.model.actors import Actor
 from lazaretto.serving.http import seat_of
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ _FORWARDS: Final = {
     "ForwardDeadLetteredMessagesTo": "servicebusdlqsupplementaryauthorization",
 }
 _HEALTHY: Final = b'{"status":"healthy"}'
-#: Who is noted as the actor where no key is asked for.
-_ANYBODY: Final = "servicebus"
 
 
 class Administration:
@@ -109,14 +108,12 @@ def _parameters(query: str) -> dict[str, str]:
         raise Refusal(400, f"expected at most {_MOST_PARAMETERS} parameters, got more") from None
 
 
-async def _admit(grants: Grants, path: str, token: str) -> tuple[str, Grant | None]:
+async def _admit(grants: Grants, path: str, token: str) -> tuple[Actor, Grant | None]:
     """Return who asks, and what the token gives; None: everything. Raises Unauthorized."""
     grant = await grants.take_token(token, path)
-    if grant is None:
-        return _ANYBODY, None
-    if not grant.allows(path, Right.MANAGE, time.time()):
+    if grant is not None and not grant.allows(path, Right.MANAGE, time.time()):
         raise Unauthorized(f"expected a key with the right {Right.MANAGE.value}, got one without it")
-    return policy_of(token), grant
+    return grants.actor(path, Right.MANAGE), grant
 
 
 async def _check_destinations(

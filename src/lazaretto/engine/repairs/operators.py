@@ -11,12 +11,13 @@ import msgspec
 
 from lazaretto.engine.access import four_eyes
 from lazaretto.engine.entities.queues import require_queue
-from lazaretto.engine.log import audit, behind
+from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
 from lazaretto.engine.repairs.freeze import Frozen
 from lazaretto.engine.repairs.letters import FAILED, PROCESSED, SKIPPED, UNDONE
 from lazaretto.errors import RepairError, SecondPersonNeeded
+from lazaretto.model.actors import behind
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath

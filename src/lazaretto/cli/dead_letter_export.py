@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import enum
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -15,10 +16,14 @@ from typing import BinaryIO
 from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.exits import usage
+from lazaretto.engine.audited import NoteAct
+from lazaretto.engine.log import acting
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.errors import StoreReadOnly
 from lazaretto.model.messages import DeadLetter
 from lazaretto.records.letters import LETTER_COLUMNS, csv_cell, letter_cells
 
+_log = logging.getLogger("lazaretto.audit")
 #: Letters that are written together.
 _TOGETHER = 100
 
@@ -41,6 +46,7 @@ def export_letters(
         nullcontext() if quiet else output.progress(f"exporting from {queue}", "%") as advance,
         _opened(file) as out,
     ):
+        _note(broker, queue, form)
         letters = broker.dead_letters(
             queue,
             which,
@@ -53,6 +59,15 @@ def export_letters(
             written += letters_in
         out.flush()
     return written
+
+
+def _note(broker: Broker, queue: str, form: Format) -> None:
+    """Note the export in the audit log, unless the store is read-only."""
+    detail = {"format": form.value, "messages": form is Format.JSONL}
+    try:
+        broker._store.run(NoteAct(acting(None), "export", broker.queue(queue).path, detail))
+    except StoreReadOnly:
+        _log.warning("the export is not in the audit log: the store is read-only")
 
 
 def _jsonl(letters: Iterable[DeadLetter]) -> Iterator[tuple[str, int]]:

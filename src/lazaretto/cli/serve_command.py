@@ -155,9 +155,7 @@ async def _link(broker: AsyncBroker, server: str) -> str:
     from lazaretto.model.actors import STORE_DOOR, Actor, NameKind
 
     # At the command line the same person has the longer name.
-    actor = Actor.at(
-        user_name(), "", [actor_name()], by_server=False, door=STORE_DOOR, kind=NameKind.PROCESS
-    )
+    actor = Actor.at(user_name(), "", [actor_name()], by_server=False, door=STORE_DOOR, kind=NameKind.PROCESS)
     made = await broker.run(CreateLink(), actor=actor)
     return login_url(server, made["secret"])
 

@@ -22,8 +22,8 @@ class Setting(Administering, frozen=True, kw_only=True):
     """A change of options. Whoever makes an entity forward needs the right to send there."""
 
     def needs(self) -> list[tuple[Permission, str | None]]:
-        given: Options = getattr(self, "options", None) or getattr(self, "changes", None) or {}
-        destinations = (given.get(name) for name in FORWARDS)
+        given = getattr(self, "options", None) or getattr(self, "changes", None)
+        destinations = (given.get(name) for name in FORWARDS) if isinstance(given, dict) else ()
         return [*super().needs(), *((Permission.SEND, to) for to in destinations if isinstance(to, str))]
 
 

@@ -51,6 +51,7 @@ class Grants:
         try:
             grant = await checking
         except Unauthorized:
+            await self._keys.witness.refused(self.address, DOOR)
             await self._guard.refuse_login(self.address)
             raise
         self._held.append(grant)

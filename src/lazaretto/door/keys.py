@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.signing import SigningRules
+from lazaretto.aio.witness import Witness
 from lazaretto.door.signatures import (
     AccessPolicy,
     Grant,
@@ -27,6 +28,7 @@ class Keys:
     def __init__(self, broker: AsyncBroker, policies: Iterable[AccessPolicy]) -> None:
         self.policies: Mapping[str, AccessPolicy] = {policy.name: policy for policy in policies}
         self.rules = SigningRules(broker)
+        self.witness = Witness(broker)
 
     @property
     def wanted(self) -> bool:

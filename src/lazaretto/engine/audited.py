@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from lazaretto.edits.edit import Edit
 from lazaretto.engine.entities.queues import require_queue
@@ -37,6 +37,19 @@ class Audited(Operation[T]):
         if self.operation.made and not isinstance(answer, Again):
             audit_all(tx, self.actor, self.action, self.operation.made)
         return answer
+
+
+@dataclasses.dataclass(slots=True)
+class NoteAct(Operation[None]):
+    """Note something that changes nothing, such as an export."""
+
+    actor: str
+    action: str
+    queue: str
+    detail: dict[str, Any]
+
+    def run(self, tx: Transaction) -> None:
+        audit(tx, self.actor, self.action, self.queue, **self.detail)
 
 
 @dataclasses.dataclass(slots=True)

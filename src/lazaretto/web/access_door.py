@@ -25,6 +25,7 @@ from starlette.responses import Response
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
+from lazaretto.aio.witness import Witness
 from lazaretto.engine.access import SESSION, TOKEN
 from lazaretto.model.actors import NameKind
 from lazaretto.model.grants import join_grants
@@ -48,6 +49,7 @@ class AccessDoor:
 
     def __init__(self, broker: AsyncBroker, access: Access, host_names: Iterable[str]) -> None:
         self._visits = Visits(broker)
+        self._witness = Witness(broker)
         self._access = access
         self.host_names = frozenset(name.lower() for name in host_names)
 
@@ -85,6 +87,7 @@ class AccessDoor:
 
     async def refuse_login(self, request: Request) -> None:
         """Note that a request came with a wrong token, and wait before its client hears of it."""
+        await self._witness.refused(self._address(request), "http")
         seat = seat_of(request.scope)
         if seat is not None:
             await seat.refuse_login(self._address(request))
@@ -114,9 +117,11 @@ class AccessDoor:
         """
         cookie, address = self.cookie(request), self._address(request)
         made = await self._visits.open_vouched_session(names, by, cookie, address)
-        if made is not None:
-            self.set_cookie(request, response, "", made.secret)
-        return made is not None
+        if made is None:
+            await self.refuse_login(request)
+            return False
+        self.set_cookie(request, response, "", made.secret)
+        return True
 
     async def close_session(self, request: Request) -> Response:
         """End the session of a browser, and return the answer that removes the cookie."""

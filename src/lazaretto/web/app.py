@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.posting import hold_for_clients
+from lazaretto.aio.witness import Witness
 from lazaretto.errors import EntityNotFound, LazarettoError
 from lazaretto.model.checks import without_unseen
 from lazaretto.web import api
@@ -75,12 +76,12 @@ def web_app(
     """
     hold_for_clients(broker)
     door = AccessDoor(broker, access, host_names)
-    ending, held, times = Ending(), HeldMessages(), RequestTimes()
+    ending, held, times, witness = Ending(), HeldMessages(), RequestTimes(), Witness(broker)
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
             admit = functools.partial(door.admit, request, again=True)
-            call = Call(broker, NOBODY, request, ending, held, times, admit)
+            call = Call(broker, NOBODY, request, ending, held, times, admit, witness)
             return await _answered(request, route, call, door)
 
         return answer

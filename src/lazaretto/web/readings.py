@@ -15,6 +15,7 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
 from lazaretto.model.entities import EntityPath
 from lazaretto.web.searched import meant, without_search
+from lazaretto.web.view_rules import ViewRules
 
 
 class WebReadings(Protocol):
@@ -82,3 +83,23 @@ class ViewedReadings:
         workers = await self._seer.attempters(str(path), [one.sequence_number for one in letters], which)
         seen = await asyncio.to_thread(meant, letters, which, redaction, workers)
         return [one if messages else dataclasses.replace(one, message=None) for one in seen], slice_
+
+
+class WitnessedReadings:
+    """Reads parts, and notes who reads redacted fields."""
+
+    def __init__(self, readings: WebReadings, rules: ViewRules) -> None:
+        self._readings, self._rules = readings, rules
+        self.size, self.size_ahead = readings.size, readings.size_ahead
+
+    async def peek(
+        self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
+    ) -> PeekedPart | TooLittleRoom:
+        await self._rules.note_read(str(path))
+        return await self._readings.peek(path, limit, start, session_id, room)
+
+    async def letters(
+        self, path: EntityPath, which: DeadLetterFilter, after: Slice | None, room: int, *, messages: bool
+    ) -> LettersPart | TooLittleRoom:
+        await self._rules.note_read(str(path))
+        return await self._readings.letters(path, which, after, room, messages=messages)

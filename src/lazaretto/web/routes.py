@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.witness import Witness
 from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
@@ -102,6 +103,7 @@ class Call:
     """One request: the broker, who asks, and the request itself.
 
     `held`: what the server has given out. `times`: how long its requests took. `admit`: looks again who asks.
+    `witness`: notes in the audit log what changes nothing.
     """
 
     broker: AsyncBroker
@@ -111,6 +113,7 @@ class Call:
     held: HeldMessages
     times: RequestTimes
     admit: Callable[[], Awaitable[Identity]]
+    witness: Witness
 
     def require(self, permission: Permission, path: str | None) -> None:
         """Raise NotPermitted unless the caller may do so on another entity too."""

@@ -27,10 +27,9 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.permissions import Permission
-from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.access import Identity
-from lazaretto.web.readings import ViewedReadings, WebReadings
+from lazaretto.web.readings import ViewedReadings, WebReadings, WitnessedReadings
 from lazaretto.web.redacted import (
     shown,
     shown_detail,
@@ -47,6 +46,7 @@ from lazaretto.web.searched import (
     seen_causes,
     without_search,
 )
+from lazaretto.web.view_rules import ViewRules
 
 #: What tells nothing of what messages hold, or hands them to programs that receive.
 PLAIN: Final = frozenset({
@@ -58,15 +58,16 @@ STANDING: Final = frozenset({
     "audit", "breaker", "events", "held_sessions", "queue", "queues", "repairs", "session", "status",
     "subscription", "subscriptions",
 })  # fmt: skip
-#: Seconds for which rules are not read again within one answer, such as a stream of events.
-_FRESH: Final = 0.5
+#: What tells of messages as they are.
+TELLING: Final = frozenset({
+    "cause", "dead_letter", "dead_letter_page", "message_history", "peek", "triage",
+})  # fmt: skip
 
 
 def seen_by(broker: AsyncBroker, who: Identity) -> AsyncBroker:
     """Return a broker as somebody sees it."""
-    if who.may(Permission.READ_SECRETS, None):
-        return broker
-    return cast("AsyncBroker", ViewedBroker(broker, who))
+    whole = who.may(Permission.READ_SECRETS, None)
+    return cast("AsyncBroker", (WitnessedBroker if whole else ViewedBroker)(broker, who))
 
 
 async def check_filter(broker: AsyncBroker, path: str, which: DeadLetterFilter) -> None:
@@ -83,7 +84,9 @@ async def check_edit(broker: AsyncBroker, path: str, edit: str) -> None:
 
 def readings_of(broker: AsyncBroker) -> WebReadings:
     """Return what reads messages in parts, as somebody sees them."""
-    return broker.readings if isinstance(broker, ViewedBroker) else Readings(broker)
+    if isinstance(broker, ViewedBroker | WitnessedBroker):
+        return broker.readings
+    return Readings(broker)
 
 
 async def hides(broker: AsyncBroker, path: str) -> bool:
@@ -91,38 +94,23 @@ async def hides(broker: AsyncBroker, path: str) -> bool:
     return isinstance(broker, ViewedBroker) and await broker.hides(path)
 
 
-class _Rules:
-    """The rules for somebody, read when they are needed, and again where an answer takes long."""
+class WitnessedBroker:
+    """A broker for somebody who reads everything: what it reads of redacted fields is in the audit log."""
 
     def __init__(self, broker: AsyncBroker, who: Identity) -> None:
-        self._visits, self._who = Visits(broker), who
-        self._rules: tuple[tuple[RedactionRule, ...], bytes] | None = None
-        self._read = 0.0
-        self._known: dict[str, Redaction] = {}
+        self._broker, self._rules = broker, ViewRules(broker, who)
+        self.readings = WitnessedReadings(Readings(broker), self._rules)
 
-    async def load(self) -> bool:
-        """Read the rules; return whether there are any."""
-        now = time.monotonic()
-        if self._rules is None or now - self._read >= _FRESH:
-            found = await self._visits.redaction()
-            if found != self._rules:
-                self._known = {}
-            self._rules, self._read = found, now
-        return bool(self._rules[0])
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._broker, name)
+        if name not in TELLING:
+            return found
 
-    def of(self, path: str) -> Redaction:
-        """Return those for an entity, once they are read."""
-        assert self._rules is not None
-        known = self._known.get(path)
-        if known is None:
-            rules, key = self._rules
-            some = () if self._who.may(Permission.READ_SECRETS, path) else rules_for(rules, path)
-            known = self._known[path] = Redaction(some, key)
-        return known
+        async def tell(path: str, *arguments: Any, **named: Any) -> Any:
+            await self._rules.note_read(path)
+            return await found(path, *arguments, **named)
 
-    async def at(self, path: str) -> Redaction:
-        """Read the rules, and return those for an entity."""
-        return self.of(path) if await self.load() else Redaction()
+        return tell
 
 
 class ViewedBroker:
@@ -131,9 +119,9 @@ class ViewedBroker:
     def __init__(self, broker: AsyncBroker, who: Identity) -> None:
         self._broker, self._who = broker, who
         self._visits = Visits(broker)
-        self._rules = _Rules(broker, who)
+        self._rules = ViewRules(broker, who)
         self.dialogs = ViewedDialogs(broker, self._rules)
-        self.readings = ViewedReadings(Readings(broker), self)
+        self.readings = WitnessedReadings(ViewedReadings(Readings(broker), self), self._rules)
 
     def __getattr__(self, name: str) -> Any:
         if name in PLAIN:
@@ -203,6 +191,7 @@ class ViewedBroker:
     # -- messages -------------------------------------------------------------------------------
 
     async def peek(self, path: str, *arguments: Any, **named: Any) -> list[PeekedMessage]:
+        await self._rules.note_read(path)
         redaction = await self._rules.at(path)
         found = await self._broker.peek(path, *arguments, **named)
         if not redaction:
@@ -210,6 +199,7 @@ class ViewedBroker:
         return await asyncio.to_thread(lambda: [redaction.message(one) for one in found])
 
     async def message_history(self, path: str, sequence_number: int) -> MessageHistory:
+        await self._rules.note_read(path)
         found = self._permitted(await self._broker.message_history(path, sequence_number))
         ruled = await self._rules.load()
         return await asyncio.to_thread(shown_history, found, self._rules.of) if ruled else found
@@ -222,6 +212,7 @@ class ViewedBroker:
         return dataclasses.replace(history, generations=seen, complete=complete)
 
     async def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
+        await self._rules.note_read(path)
         redaction = await self._rules.at(path)
         found = await self._broker.dead_letter(path, sequence_number)
         return await asyncio.to_thread(shown_letter, found, redaction) if redaction else found
@@ -234,6 +225,7 @@ class ViewedBroker:
         budget: float = 0.25,
         **how: Any,
     ) -> DeadLetterPage:
+        await self._rules.note_read(path)
         redaction = await self._rules.at(path)
         if not redaction:
             return await self._broker.dead_letter_page(path, which, budget=budget, **how)
@@ -282,10 +274,12 @@ class ViewedBroker:
     # -- causes ---------------------------------------------------------------------------------
 
     async def triage(self, path: str, **how: Any) -> Triage:
+        await self._rules.note_read(path)
         found = await self._broker.triage(path, **how)
         return dataclasses.replace(found, causes=tuple(await self._causes(path, found.causes)))
 
     async def cause(self, path: str, number: int, **how: Any) -> Cause:
+        await self._rules.note_read(path)
         (found,) = await self._causes(path, [await self._broker.cause(path, number, **how)])
         return found
 
@@ -314,7 +308,7 @@ class ViewedBroker:
 class ViewedRepair:
     """A repair as somebody sees it."""
 
-    def __init__(self, repair: Any, broker: ViewedBroker, rules: _Rules) -> None:
+    def __init__(self, repair: Any, broker: ViewedBroker, rules: ViewRules) -> None:
         self._repair, self._broker, self._rules = repair, broker, rules
 
     async def status(self) -> RepairStatus:
@@ -370,7 +364,7 @@ class ViewedRepair:
 class ViewedDialogs:
     """Dialogs as somebody sees them."""
 
-    def __init__(self, broker: AsyncBroker, rules: _Rules) -> None:
+    def __init__(self, broker: AsyncBroker, rules: ViewRules) -> None:
         self._dialogs, self._rules = broker.dialogs, rules
         self.definitions = self._dialogs.definitions
 

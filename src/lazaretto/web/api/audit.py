@@ -26,7 +26,7 @@ from lazaretto.web.routes import Call, Query, route
 #: Entries that are read at once, and those that are sent at once.
 _PAGE: Final = 500
 _LINES: Final = 200
-_COLUMNS: Final = ("position", "time", "actor", "action", "queue", "detail")
+_COLUMNS: Final = ("position", "time", "actor", "action", "queue", "detail", "door", "address", "kind")
 
 
 class Which(Query, kw_only=True, frozen=True):
@@ -52,7 +52,11 @@ class ExportQuery(Which, kw_only=True, frozen=True):
 
 
 class Entry(Struct):
-    """An operator's action. `opposite`: the command that takes it back; null: there is none."""
+    """An operator's action. `door`: where the actor came in: "http", "amqp" or "store".
+
+    `address`: from where. `kind`: what the actor's name is that of: "person", "key", "token" or "process".
+    `opposite`: the command that takes it back; null: there is none.
+    """
 
     position: int
     time: str
@@ -60,6 +64,9 @@ class Entry(Struct):
     action: str
     queue: str
     detail: dict[str, Any]
+    door: str
+    address: str
+    kind: str
     opposite: dict[str, Any] | None
 
 
@@ -84,6 +91,7 @@ async def export_audit(call: Call, query: ExportQuery) -> Response:
     # What is wrong with the request is said before the stream begins.
     first = await anext(entries, None)
     made = _stream(first, entries, _csv if kind == "csv" else _jsonl)
+    await call.witness.exported(call.identity.actor, query.queue or "", format=kind, of="audit log")
     media_type = "text/csv; charset=utf-8" if kind == "csv" else "application/jsonl"
     headers = {"Content-Disposition": f'attachment; filename="activity.{kind}"'}
     return LastingResponse(call.while_allowed(made), media_type=media_type, headers=headers)

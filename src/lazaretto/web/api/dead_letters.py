@@ -88,6 +88,9 @@ async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
     # What is wrong with the request is said before the stream begins.
     await call.broker.queue(query.queue)
     await check_filter(call.broker, query.queue, which)
+    await call.witness.exported(
+        call.identity.actor, query.queue, format=query.format, messages=query.messages and not as_csv
+    )
     parts = lettered(
         call.share, readings_of(call.broker), dead_letter_path(EntityPath.parse(query.queue)), which,
         messages=query.messages and not as_csv,

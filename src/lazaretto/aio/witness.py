@@ -1,0 +1,74 @@
+"""Writes into the audit log, on an event loop, what changes nothing: exports, reads and refused logins."""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from typing import Any, Final
+
+from lazaretto.aio import AsyncBroker
+from lazaretto.aio.driver import Driver
+from lazaretto.engine.audited import NoteAct
+from lazaretto.errors import LazarettoError, StoreReadOnly
+from lazaretto.model.actors import Actor, NameKind
+from lazaretto.model.containment import owner_of
+from lazaretto.model.minutes import Minutes
+from lazaretto.store.contract.store_contract import Store
+
+_log = logging.getLogger("lazaretto.audit")
+#: Refused logins that are noted in a minute, from all addresses together.
+MOST_REFUSALS: Final = 100
+
+
+class _Kept:
+    """What was noted lately about one store, at all doors of this process."""
+
+    def __init__(self) -> None:
+        self.refusals = Minutes(MOST_REFUSALS)
+        self.reads = Minutes()
+
+
+_kept: weakref.WeakKeyDictionary[Store, _Kept] = weakref.WeakKeyDictionary()
+
+
+class Witness:
+    """Notes what was seen at the doors of a broker."""
+
+    def __init__(self, broker: AsyncBroker) -> None:
+        inner: Any = broker
+        self._store: Store = inner._inner._store
+        self._driver: Driver = inner._driver
+        self._noted = _kept.setdefault(self._store, _Kept())
+
+    async def exported(self, actor: Actor, queue: str, **detail: Any) -> None:
+        """Note that somebody takes an export."""
+        await self._write(NoteAct(actor, "export", queue, detail))
+
+    async def read(self, actor: Actor, path: str) -> None:
+        """Note that somebody reads redacted fields: one entry for each person, entity and minute."""
+        entity = owner_of(path)
+        if self._noted.reads.note((str(actor), actor.kind, entity), time.monotonic()) is not None:
+            await self._write(NoteAct(actor, "read redacted", entity, {}))
+
+    async def refused(self, address: str, door: str) -> None:
+        """Note a refused login: one entry for each address and minute, at most 100 a minute in all.
+
+        The entry after those that were not noted counts them.
+        """
+        rest = self._noted.refusals.note(address, time.monotonic())
+        if rest is not None:
+            # What was given for a name may be a secret in the wrong place.
+            actor = Actor.at("-", address, door=door, kind=NameKind.PROCESS)
+            await self._write(NoteAct(actor, "access: refused", "", {"more": rest} if rest else {}))
+
+    async def _write(self, noting: NoteAct) -> None:
+        try:
+            await self._driver.call(self._store.run, noting)
+        except StoreReadOnly:
+            _log.warning(
+                "%s of %r by %s is not in the audit log: the store is read-only",
+                noting.action, noting.queue, noting.actor,
+            )  # fmt: skip
+        except LazarettoError as error:
+            _log.error("%s by %s is not in the audit log: %s", noting.action, noting.actor, error)

@@ -49,6 +49,7 @@ PURE = {
 }
 IMPURE_BY_NATURE = {
     "lazaretto.model.clock": {"threading", "time"},  # where time comes from
+    "lazaretto.model.deadline": {"contextlib", "contextvars", "time"},  # when time is over
     "lazaretto.model.failure": {"pathlib"},  # names of source files, none of which it opens
     "lazaretto.model.site": {"pathlib", "sysconfig"},  # which files are no application's
     "lazaretto.filters.rules": {"importlib"},  # loads the grammar when a filter needs it

@@ -16,6 +16,7 @@ from datetime import datetime
 from typing import Any
 
 from lazaretto.errors import FilterError
+from lazaretto.model.deadline import check
 
 Value = Any
 #: True, False, or None: unknown.
@@ -31,6 +32,8 @@ _NAMES: dict[type, str] = {
     int: "number", float: "number", str: "string", bool: "boolean", list: "array", dict: "object",
     type(None): "null", bytes: "bytes", uuid.UUID: "uuid", datetime: "datetime",
 }  # fmt: skip
+#: Characters of a text that are searched at once, and comparisons that are made at once.
+_SLICE, _STEPS = 4_096, 1_000_000
 _NUMERAL = re.compile(r"[+-]?\d{1,400}(?:\.\d{1,400})?(?:[eE][+-]?\d{1,400})?\Z", re.ASCII)
 _ORDERED = frozenset({_NUMBER, _TEXT, _TIME})
 
@@ -207,18 +210,30 @@ def _matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
     if not rest:
         return lambda text: first.fullmatch(text) is not None
     *middle, last = rest
-    size = len(parts[-1])
+    sizes, size = [len(part) for part in parts[1:-1]], len(parts[-1])
 
     def matches(text: str) -> bool:
         found = first.match(text)
         if found is None:
             return False
         at = found.end()
-        for part in middle:
-            found = part.search(text, at)
+        for part, length in zip(middle, sizes, strict=True):
+            found = _search(part, length, text, at)
             if found is None:
                 return False
             at = found.end()
         return len(text) - size >= at and last.match(text, len(text) - size) is not None
 
     return matches
+
+
+def _search(part: re.Pattern[str], length: int, text: str, at: int) -> re.Match[str] | None:
+    """Look for a part of a pattern in slices: a search in C cannot be stopped, and lets no thread work."""
+    width = max(_SLICE, _STEPS // max(1, length))
+    while at <= len(text):
+        found = part.search(text, at, min(len(text), at + width + length))
+        if found is not None:
+            return found
+        at += width + 1
+        check()
+    return None

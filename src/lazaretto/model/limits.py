@@ -28,6 +28,10 @@ class ServerLimits:
         memory: Bytes that all requests over HTTP together may hold; each holds six times what it sends or
             reads.
         body_size: Maximum size of a request's body, in bytes.
+        query_seconds: Time that a query may take for whoever only reads over HTTP.
+        searches: Searches and exports of all people at the same time.
+        searches_per_person: Those of one person.
+        requests_per_person: Requests over HTTP of one person at the same time.
         stalled_seconds: Time for which a client may read nothing of what waits for it.
         refusal_seconds: Time before a client hears that its key or token is wrong: so much longer with each
             wrong one of its address within a minute.
@@ -44,6 +48,10 @@ class ServerLimits:
     head_size: int = 32_768
     memory: int = 96 << 20
     body_size: int = 32 << 20
+    query_seconds: float = 10.0
+    searches: int = 4
+    searches_per_person: int = 2
+    requests_per_person: int = 200
     stalled_seconds: float = 30.0
     refusal_seconds: float = 1.0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from lazaretto.errors import ServerOverloaded
@@ -20,6 +21,11 @@ class Budget:
         self.held = 0
         self._patience = patience
         self._waiting: deque[tuple[Share, int, asyncio.Future[None]]] = deque()
+
+    @property
+    def waited_for(self) -> bool:
+        """Whether somebody waits for room."""
+        return bool(self._waiting)
 
     def has_room(self, share: Share, more: int) -> bool:
         """Whether a share may grow. One that is alone may always, or what is large could never be had."""
@@ -66,6 +72,7 @@ class Share:
     def __init__(self, budget: Budget) -> None:
         self._budget = budget
         self.held = 0
+        self._ends: list[Callable[[], object]] = []
 
     async def hold(self, size: int) -> None:
         """Hold so many bytes from now on; wait for room. Raises ServerOverloaded."""
@@ -73,6 +80,16 @@ class Share:
             await self._budget.grow(self, size - self.held)
         else:
             self.let_go(size)
+
+    def at_end(self, call: Callable[[], object]) -> None:
+        """Have something called when the request ends."""
+        self._ends.append(call)
+
+    def end(self) -> None:
+        """End the request: it holds nothing any more."""
+        self.let_go()
+        while self._ends:
+            self._ends.pop()()
 
     def let_go(self, size: int = 0) -> None:
         """Hold no more than so many bytes."""

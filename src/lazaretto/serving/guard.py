@@ -17,6 +17,7 @@ from typing import Final
 
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget
+from lazaretto.serving.people import People
 from lazaretto.serving.process import OTHER_FILES
 from lazaretto.serving.refusals import Refusals
 from lazaretto.serving.reports import Reports
@@ -54,6 +55,11 @@ class Seat:
         """What the client may use."""
         return self._guard.limits
 
+    @property
+    def people(self) -> People:
+        """What each person has under way."""
+        return self._guard.people
+
     def know(self) -> None:
         """Note that the client has logged in."""
         if not self.known:
@@ -86,6 +92,7 @@ class Guard:
         self._addresses: Counter[str] = Counter()
         self.refusals = Refusals(self.limits.refusal_seconds)
         self.budget = Budget(self.limits.memory)
+        self.people = People(self.limits)
         self._reports = Reports()
         self._watching: asyncio.Task[None] | None = None
         self._open = 0

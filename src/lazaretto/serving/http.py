@@ -79,7 +79,7 @@ def bounded(application: Application, guard: Guard) -> Application:
         try:
             await application(scope, receive, send_pieces)
         finally:
-            share.let_go()
+            share.end()
 
     return answer
 

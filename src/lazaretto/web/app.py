@@ -38,7 +38,7 @@ from lazaretto.web.problems import problem_of
 from lazaretto.web.redirects import RelativeRedirects
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
-from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of
+from lazaretto.web.routes import ROUTES, Call, Ending, Route, bounded_answer_of
 from lazaretto.web.tries import TriedHandlers
 from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by
@@ -167,7 +167,7 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
         call.broker = seen_by(call.broker, call.identity)
         # Before anything else is read: an answer may be newer than its tag, never older.
         tag = await door.tag(request, call.identity) if route.method == "GET" and not route.streams else None
-        found = not_modified(tag, request) or await answer_of(route, call)
+        found = not_modified(tag, request) or await bounded_answer_of(route, call)
         response = found if isinstance(found, Response) else _as_json(found, route, tag)
     except LazarettoError as error:
         if isinstance(error, EntityNotFound):

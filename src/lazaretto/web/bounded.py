@@ -10,7 +10,9 @@ from lazaretto.engine.messages.parts import ROOM, TooLittleRoom, size_of
 from lazaretto.engine.messages.peek import PeekedPart
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
+from lazaretto.model.deadline import within
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.limits import ServerLimits
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.serving.budget import Share
 from lazaretto.web.json import json_of
@@ -19,6 +21,8 @@ from lazaretto.web.viewed import readings_of
 
 P = TypeVar("P")
 
+#: Seconds that a part may take.
+_LONGEST: Final = ServerLimits().query_seconds
 #: Bytes for which nothing is held.
 _SMALL: Final = 65_536
 #: What a byte of a message takes, as measured: as the database has it, as bytes, as text, and as it is sent.
@@ -30,7 +34,8 @@ async def in_room(share: Share, read: Callable[[int], Awaitable[P | TooLittleRoo
     room = ROOM
     while True:
         await share.hold(COST * room)
-        found = await read(room)
+        with within(_LONGEST):
+            found = await read(room)
         if not isinstance(found, TooLittleRoom):
             return found
         # What waits holds nothing, so that others can go on.

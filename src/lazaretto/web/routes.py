@@ -24,6 +24,7 @@ from lazaretto.aio.witness import Witness
 from lazaretto.commands import Command
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
+from lazaretto.model.deadline import within
 from lazaretto.model.limits import ServerLimits
 from lazaretto.model.permissions import Permission
 from lazaretto.serving.budget import Share
@@ -234,7 +235,8 @@ Handler = Callable[..., Awaitable[Any]]
 class Route:
     """A route. `query`, `body` and `answer`: types; None: there is none. `success`: the status of an answer.
 
-    `most`: bytes of a body; None: as many as the server's limits say.
+    `most`: bytes of a body; None: as many as the server's limits say. `searches`: whether it may look through
+    much: then few are answered at the same time.
     """
 
     method: str
@@ -249,6 +251,7 @@ class Route:
     media_types: tuple[str, ...]
     asks_itself: bool
     most: int | None
+    searches: bool
 
     @property
     def name(self) -> str:
@@ -258,6 +261,11 @@ class Route:
     def streams(self) -> bool:
         """Whether the answer is no value, but something that the handler sends by itself."""
         return self.answer is Response
+
+    @property
+    def waits(self) -> bool:
+        """Whether an answer may wait for something to happen."""
+        return self.query is not None and "wait" in self.query.__struct_fields__
 
     @property
     def summary(self) -> str:
@@ -278,6 +286,7 @@ def route(
     media_types: tuple[str, ...] = ("application/json",),
     asks_itself: bool = False,
     most: int | None = MOST_BYTES,
+    searches: bool = False,
 ) -> Callable[[Handler], Handler]:
     """Add a handler to the table. Its parameters `query` and `body` and its return type say what it takes.
 
@@ -302,6 +311,7 @@ def route(
                 media_types=media_types,
                 asks_itself=asks_itself,
                 most=most,
+                searches=searches,
             )
         )
         return handler
@@ -414,6 +424,22 @@ async def _content_in_parts(request: Request, first: Begun[Message], most: int, 
 
 def _too_large(most: int) -> HttpError:
     return HttpError("request_too_large", f"expected at most {most} bytes, got more")
+
+
+async def bounded_answer_of(route: Route, call: Call) -> Response | Any:
+    """Do the same within what one person may have under way, and what a query may take."""
+    seat, share = seat_of(call.request.scope), call.share
+    if seat is None:
+        return await answer_of(route, call)
+    seat.people.begin(call.identity.name, share)
+    if route.searches:
+        await seat.people.search(call.identity.name, share)
+    if route.method != "GET" or route.waits:
+        return await answer_of(route, call)
+    with within(seat.limits.query_seconds):
+        # Nobody needs to watch a client that asks for little.
+        answering = answer_of(route, call)
+        return await (call.wait_for(answering) if route.searches else answering)
 
 
 async def answer_of(route: Route, call: Call) -> Response | Any:

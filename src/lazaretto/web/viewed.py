@@ -173,7 +173,7 @@ class ViewedBroker:
     async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
         """Raise NotPermitted if a condition names what may not be read."""
         redaction = await self._rules.at(path)
-        if which.where is not None and filter_names(redaction, which.where):
+        if which.where is not None and await asyncio.to_thread(filter_names, redaction, which.where):
             raise NotPermitted(HIDDEN_WHERE)
 
     async def redaction_at(self, path: str) -> Redaction:

@@ -19,6 +19,7 @@ from lazaretto.filters.view import MessageView
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.clock import to_datetime, to_micros
+from lazaretto.model.deadline import check
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
@@ -144,6 +145,7 @@ class DeadLetterFilter:
             dead = [dead_key(key, subqueue) for key in some]
             for part in in_parts(dead, tx.sizes_of(dead)):
                 for message in tx.peek_keys(part):
+                    check()
                     key = main_key(message.key)
                     if _meets(condition, message, workers.get(key)):
                         found.add(key)

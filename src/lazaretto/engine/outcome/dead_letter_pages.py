@@ -23,6 +23,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
 )
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
+from lazaretto.model.deadline import check
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import dead_key
 from lazaretto.model.messages import DeadLetter
@@ -180,6 +181,7 @@ def find_slice(
     now = clock()
     end = now + budget
     while not rest.is_empty:
+        check()
         began, (first, last) = now, rest.first_part(width)
         # One more than is wanted tells whether anything is left.
         wanted = limit + 1 - len(found) if which.where is None else _MESSAGES

@@ -12,6 +12,7 @@ import psycopg
 
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
+from lazaretto.model.deadline import Deadline, current, too_long
 from lazaretto.model.partitions import SLOTS
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
@@ -50,6 +51,10 @@ _LONE_COMMITS = 50
 _ATTEMPTS = 4
 #: How soon a timer is looked for after this process's own commits, in seconds.
 _LOOK_EVERY = 0.1
+
+
+#: Seconds by which the server's clock may be before ours.
+_CLOSE = 1.0
 
 
 class PostgresStore(SideCommits):
@@ -357,7 +362,8 @@ class PostgresStore(SideCommits):
 
     def _read(self, query: Callable[[Transaction], T]) -> T:
         with translating(self._where):
-            with self._lent(_begin_reading) as (connection, _):
+            deadline = current()
+            with self._lent(_begin_reading) as (connection, _), _until(connection, deadline):
                 tx = self._transaction(connection, Memory(), reads=True)
                 tx.begin(self.clock.now())
                 found = query(tx)
@@ -456,3 +462,21 @@ class PostgresStore(SideCommits):
 
 def _begin_reading(connection: PgConnection) -> None:
     connection.script("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+
+@contextmanager
+def _until(connection: PgConnection, deadline: Deadline | None) -> Iterator[None]:
+    """Have the server end statements at a deadline. Raises QueryTooLong then."""
+    if deadline is None:
+        yield
+        return
+    connection.script(f"SET LOCAL statement_timeout = {max(1, round(deadline.left * 1000))}")
+    deadline.cancel = connection.raw.cancel
+    try:
+        yield
+    except psycopg.errors.QueryCanceled:
+        if deadline.over or deadline.left < _CLOSE:
+            raise too_long() from None
+        raise
+    finally:
+        deadline.cancel = None

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
 from lazaretto.model.clock import MICROSECONDS, Clock
+from lazaretto.model.deadline import Deadline, current, too_long
 from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
@@ -46,6 +47,10 @@ _LAST_WAIT = 0.5
 _POLL = 0.25
 #: Writers wait here, not in SQLite.
 _NO_PATIENCE = "PRAGMA busy_timeout = 0"
+
+
+#: Steps of SQLite's machine between two looks at the clock.
+_STEPS = 20_000
 
 
 class SqliteStore(SqlStore):
@@ -208,11 +213,12 @@ class SqliteStore(SqlStore):
             if connection is None:
                 connection = self._connect(read_only=True)
             try:
-                connection.execute("BEGIN")
-                tx = self._transaction(connection, Memory(), reads=True)
-                tx.begin(self.clock.now())
-                found = query(tx)
-                connection.execute("COMMIT")
+                with _until(connection, current()):
+                    connection.execute("BEGIN")
+                    tx = self._transaction(connection, Memory(), reads=True)
+                    tx.begin(self.clock.now())
+                    found = query(tx)
+                    connection.execute("COMMIT")
             except BaseException:
                 connection.close()
                 raise
@@ -387,3 +393,20 @@ def _try_to_begin(connection: sqlite3.Connection) -> sqlite3.OperationalError | 
             raise
         return error
     return None
+
+
+@contextmanager
+def _until(connection: sqlite3.Connection, deadline: Deadline | None) -> Iterator[None]:
+    """End statements at a deadline. Raises QueryTooLong then."""
+    if deadline is None:
+        yield
+        return
+    connection.set_progress_handler(lambda: deadline.over, _STEPS)
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT and deadline.over:
+            raise too_long() from None
+        raise
+    finally:
+        connection.set_progress_handler(None, 0)

@@ -25,7 +25,7 @@ class CauseQuery(OfQueue, kw_only=True, frozen=True):
 _LONGEST = 10.0
 
 
-@route("GET", "/causes", Permission.SEE)
+@route("GET", "/causes", Permission.SEE, searches=True)
 async def list_causes(call: Call, query: CausesQuery) -> Triage:
     """List the causes of a queue's dead letters, the largest first."""
     return await call.broker.triage(
@@ -33,7 +33,7 @@ async def list_causes(call: Call, query: CausesQuery) -> Triage:
     )
 
 
-@route("GET", "/causes/{number}", Permission.READ_BODIES)
+@route("GET", "/causes/{number}", Permission.READ_BODIES, searches=True)
 async def show_cause(call: Call, number: int, query: CauseQuery) -> Cause:
     """Show one cause, with what its messages share that good ones lack."""
     return await call.broker.cause(query.queue, number, since=query.since)

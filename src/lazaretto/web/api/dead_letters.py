@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -69,22 +70,27 @@ def filter_of(query: FilterQuery) -> DeadLetterFilter:
     return DeadLetterFilter(**given)
 
 
-@route("GET", "/dead-letters", Permission.READ_BODIES)
+@route("GET", "/dead-letters", Permission.READ_BODIES, searches=True)
 async def list_dead_letters(call: Call, query: PageQuery) -> DeadLetterPage:
     """List a page of the pending dead letters of a queue, with the first bytes of their bodies.
 
     A search may end after a quarter of a second; `next` then continues it.
     """
+    # A condition can take long to read, too.
+    which = await asyncio.to_thread(filter_of, query)
     return await call.broker.dead_letter_page(
-        query.queue, filter_of(query), limit=query.limit, cursor=query.cursor, order=query.order
+        query.queue, which, limit=query.limit, cursor=query.cursor, order=query.order
     )
 
 
-@route("GET", "/dead-letters/export", Permission.READ_BODIES, media_types=("application/jsonl", "text/csv"))
+@route(
+    "GET", "/dead-letters/export", Permission.READ_BODIES, media_types=("application/jsonl", "text/csv"),
+    searches=True,
+)  # fmt: skip
 async def export_dead_letters(call: Call, query: ExportQuery) -> Response:
     """Stream all pending dead letters of a queue as JSON Lines, or without their messages as CSV."""
     as_csv = query.format == "csv"
-    which = filter_of(query)
+    which = await asyncio.to_thread(filter_of, query)
     # What is wrong with the request is said before the stream begins.
     await call.broker.queue(query.queue)
     await check_filter(call.broker, query.queue, which)

@@ -212,7 +212,7 @@ class Judged(msgspec.Struct):
     why: str
 
 
-@route("POST", "/rules/test", Permission.SEE)
+@route("POST", "/rules/test", Permission.SEE, searches=True)
 async def try_rules(call: Call, query: OfSubscription, body: RuleTest) -> list[Judged]:
     """Test which rules match messages, and say why; nothing is sent."""
     rules = (await call.broker.subscription(query.topic, query.subscription)).rules

@@ -43,7 +43,7 @@ async def show_repair(call: Call, name: str) -> RepairStatus:
     return await (await call.broker.repair(name)).status()
 
 
-@route("GET", "/repairs/{name}/preview", Permission.READ_BODIES)
+@route("GET", "/repairs/{name}/preview", Permission.READ_BODIES, searches=True)
 async def preview_repair(call: Call, name: str, query: PreviewQuery) -> RepairPreview:
     """Tell what would become of a repair's letters if they were sent now, with the first differences."""
     return await (await call.broker.repair(name)).preview(letters=query.limit)

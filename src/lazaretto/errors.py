@@ -62,10 +62,12 @@ class EntityNotFound(EntityError, LookupError):
     """No entity exists at this path."""
 
     code = "entity_not_found"
-    #: The error without what it suggests, the path that was asked for, and those it was compared with.
+    #: The error without what it suggests, the path that was asked for, those it was compared with, and
+    #: whether there are more.
     plain: str | None = None
     path: str = ""
     others: tuple[str, ...] = ()
+    more: bool = False
 
 
 class EntityExists(EntityError):

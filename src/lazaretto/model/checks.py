@@ -34,8 +34,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]}… ({type(value).__name__}, {len(text)} characters)"
 
 
-def suggestion(name: object, known: Iterable[str]) -> str:
-    """Return "; did you mean 'x'?" for the known name most like `name`, else the names there are, if any."""
+def suggestion(name: object, known: Iterable[str], *, more: bool = False) -> str:
+    """Return "; did you mean 'x'?" for the known name most like `name`, else the names there are, if any.
+
+    `more`: there are more than the known ones.
+    """
     names = list(known)
     if not names:
         return "; none exists"
@@ -43,15 +46,21 @@ def suggestion(name: object, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(str(name), names, n=1) if len(names) <= _MOST_COMPARED else []
     if close:
         return f"; did you mean {close[0]!r}?"
-    others = f" and {len(names) - _MOST_NAMED} others" if len(names) > _MOST_NAMED else ""
-    return f"; there are: {', '.join(sorted(names)[:_MOST_NAMED])}{others}"
+    there = "there are, among others" if more else "there are"
+    others = f" and {len(names) - _MOST_NAMED} others" if len(names) > _MOST_NAMED and not more else ""
+    return f"; {there}: {', '.join(sorted(names)[:_MOST_NAMED])}{others}"
 
 
-def not_found(plain: str, path: str, others: Iterable[str]) -> EntityNotFound:
-    """Return the error for a path where nothing is, with the path most like it."""
+def not_found(plain: str, path: str, others: Iterable[str], *, more: bool = False) -> EntityNotFound:
+    """Return the error for a path where nothing is, with the path most like it.
+
+    `more`: there are more than the others.
+    """
     names = tuple(others)
-    error = EntityNotFound(f"{plain}{suggestion(path, names)}")
-    error.plain, error.path, error.others = plain, path, names
+    # That nothing exists is true only if all were looked at.
+    told = suggestion(path, names, more=more) if names or not more else ""
+    error = EntityNotFound(f"{plain}{told}")
+    error.plain, error.path, error.others, error.more = plain, path, names, more
     return error
 
 
@@ -61,7 +70,9 @@ def without_unseen(error: EntityNotFound, sees: Callable[[str], bool]) -> Entity
         return error
     names = [name for name in error.others if sees(name)]
     # That nothing else exists would not be true.
-    return not_found(error.plain, error.path, names) if names else EntityNotFound(error.plain)
+    if not names:
+        return EntityNotFound(error.plain)
+    return not_found(error.plain, error.path, names, more=error.more)
 
 
 def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:

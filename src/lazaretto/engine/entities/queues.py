@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lazaretto.engine.entities.existing import already, require_same
+from lazaretto.engine.entities.missing import no_entity
 from lazaretto.engine.log import audit, note, note_all
 from lazaretto.engine.outcome.dispositions import culprit_decoder
 from lazaretto.engine.queue_admission import admission_of
@@ -17,7 +18,7 @@ from lazaretto.errors import (
     InvalidPath,
     NotAllowed,
 )
-from lazaretto.model.checks import not_found, refuse_unknown
+from lazaretto.model.checks import refuse_unknown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import Culprit, MessageCounts, QueueDescription
 from lazaretto.model.entities import (
@@ -53,8 +54,7 @@ def require_queue(tx: Transaction, path: EntityPath) -> QueueRecord:
     """Return the queue at a path. Raises EntityNotFound, with the path most like it."""
     record = tx.queues.by_path(path.key)
     if record is None:
-        known = [q.path for q in tx.queues.all()]
-        raise not_found(f"no queue exists at {path.queue!r}", path.queue, known)
+        raise no_entity(tx, f"no queue exists at {path.queue!r}", path.queue)
     return record
 
 

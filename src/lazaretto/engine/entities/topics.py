@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any
 
 from lazaretto.engine.entities.existing import already, require_same, require_same_rules
+from lazaretto.engine.entities.missing import no_entity
 from lazaretto.engine.entities.queues import change_options, delete, describe_all, require_queue, standings
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
@@ -15,7 +16,7 @@ from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.filters.records import rule_record
 from lazaretto.filters.rules import Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
-from lazaretto.model.checks import not_found, refuse_unknown, shown, suggestion
+from lazaretto.model.checks import refuse_unknown, shown, suggestion
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import (
@@ -85,9 +86,8 @@ def require_topic(tx: Transaction, path: EntityPath) -> QueueRecord:
     """Return the topic at a path. Raises EntityNotFound, with the path most like it."""
     record = tx.queues.by_path(path.key)
     if record is None or record.kind is not EntityKind.TOPIC:
-        known = [q.path for q in tx.queues.all() if q.kind is EntityKind.TOPIC]
         kind = "" if record is None else f" (it is a {record.kind.value})"
-        raise not_found(f"no topic exists at {path.queue!r}{kind}", path.queue, known)
+        raise no_entity(tx, f"no topic exists at {path.queue!r}{kind}", path.queue, [EntityKind.TOPIC])
     return record
 
 

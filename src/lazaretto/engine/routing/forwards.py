@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from lazaretto.engine.entities.missing import no_entity
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import not_found
 from lazaretto.model.entities import FORWARDS, EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.contract.records import QueueRecord
@@ -38,8 +38,8 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
             continue
         found = tx.queues.by_path(destination.lower())
         if found is None and destination.lower() != path.key:
-            known = [q.path for q in tx.queues.all() if q.kind is not EntityKind.SUBSCRIPTION]
-            raise not_found(f"no queue or topic exists at {destination!r} ({name})", destination, known)
+            plain = f"no queue or topic exists at {destination!r} ({name})"
+            raise no_entity(tx, plain, destination, [EntityKind.QUEUE, EntityKind.TOPIC])
     if (options.forward_dead_lettered_messages_to or "").lower() == path.key:
         raise InvalidOption(f"the dead letters of {path.queue!r} cannot be forwarded to itself")
     if options.forward_to is not None:

@@ -20,6 +20,10 @@ class StoredQueues(Protocol):
         """Return the queue with an id."""
         ...
 
+    def near(self, path_key: str, limit: int) -> list[tuple[str, EntityKind]]:
+        """Return what stands nearest to a path in order: up to `limit` before it, and as many behind it."""
+        ...
+
     def all(self) -> list[QueueRecord]:
         """Return all queues by path."""
         ...

@@ -168,6 +168,16 @@ SELECT [queue_columns] FROM lazaretto_queues WHERE path_key = :path_key
 -- One queue by the id in its messages' keys.
 SELECT [queue_columns] FROM lazaretto_queues WHERE queue_id = :queue_id
 
+-- name: select_near
+-- What stands before and behind a path in order: for whoever names one that is not there.
+SELECT path, kind FROM (
+    SELECT path, kind FROM lazaretto_queues WHERE path_key < :path_key ORDER BY path_key DESC LIMIT :limit
+) AS before
+UNION ALL
+SELECT path, kind FROM (
+    SELECT path, kind FROM lazaretto_queues WHERE path_key >= :path_key ORDER BY path_key LIMIT :limit
+) AS behind
+
 -- name: select_queues
 -- All queues by path.
 SELECT [queue_columns] FROM lazaretto_queues ORDER BY path_key

@@ -59,6 +59,10 @@ class QueueTables(Part):
             known[queue_id] = queue_record(row) if row else None
         return known[queue_id]
 
+    def near(self, path_key: str, limit: int) -> list[tuple[str, EntityKind]]:
+        rows = self._context.run("select_near", {"path_key": path_key, "limit": limit})
+        return [(path, EntityKind(kind)) for path, kind in rows]
+
     def all(self) -> list[QueueRecord]:
         return [queue_record(row) for row in self._context.run("select_queues")]
 

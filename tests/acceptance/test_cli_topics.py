@@ -53,9 +53,10 @@ def test_subscriptions_are_made_shown_changed_and_deleted(cli: Program) -> None:
     cli.fails(2, "filter_syntax", "subscription", "create", "events", "bad", "--filter", "amount >")
     cli.fails(1, "entity_exists", "subscription", "create", "events", "LARGE")
     assert "--exist-ok" in cli.fails(1, "entity_exists", "topic", "create", "events")
-    same = cli.ok("topic", "create", "events", "--exist-ok").out
-    assert same == "topic events exists already\n"
-    told = cli.fails(1, "entity_exists", "topic", "create", "events", "--exist-ok", "--max-size", "5MB")
+    made = cli.ok("topic", "create", "plain", "--exist-ok").out
+    same = cli.ok("topic", "create", "plain", "--exist-ok").out
+    assert (made, same) == ("created topic plain\n", "topic plain exists already\n")
+    told = cli.fails(1, "entity_exists", "topic", "create", "plain", "--exist-ok", "--max-size", "5000000")
     assert "is left as it is: " in told
     cli.fails(1, "not_allowed", "receive", "events")
 

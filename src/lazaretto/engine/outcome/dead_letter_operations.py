@@ -209,7 +209,9 @@ def check_numbers(numbers: object) -> list[int]:
     found: list[int] = []
     for number in given:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LAST_SEQUENCE:
-            raise InvalidOption(f"expected sequence numbers, integers from 1, got {shown(number)}")
+            beyond = isinstance(number, int) and number > LAST_SEQUENCE
+            upto = f" to {LAST_SEQUENCE}" if beyond else ""
+            raise InvalidOption(f"expected sequence numbers, integers from 1{upto}, got {shown(number)}")
         found.append(number)
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from acceptance.cli_program import Program
+from cli_program import Program
 from door.client import Manager, connected, opened, run, token
 from web.conftest import Served
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens, four_eyes
+from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens
+from lazaretto.engine.four_eyes import four_eyes
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.redaction import find_rules
 from lazaretto.model.grants import person_name

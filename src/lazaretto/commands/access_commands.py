@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from lazaretto.commands.command import Administering
-from lazaretto.engine import access
+from lazaretto.engine import access, four_eyes
 from lazaretto.model.checks import moment, text, whole
 from lazaretto.model.grants import Grant, Role, checked_grant, person_name
 
@@ -98,10 +98,14 @@ class CreateLink(Administering, frozen=True, kw_only=True):
 
 
 class SetFourEyes(Administering, frozen=True, kw_only=True):
-    """Set the most letters that a repair may send unless a second person lets it go on; null: any number."""
+    """Set the most letters that one person may send or delete in an hour; null: any number.
+
+    Over HTTP, letting one person send more holds once a second one asks for the same within a day; the answer
+    is what holds.
+    """
 
     letters: int | None
 
     def apply(self, broker: Broker, actor: str) -> None:
         most = None if self.letters is None else whole("letters", self.letters, 0, 1 << 40)
-        broker._store.run(access.SetFourEyes(most, actor))
+        broker._store.run(four_eyes.SetFourEyes(most, actor))

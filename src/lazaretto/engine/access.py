@@ -16,7 +16,7 @@ from lazaretto.errors import NotAllowed, PersonNotFound, TokenNotFound
 from lazaretto.model.actors import Actor, behind
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.grants import Grant, decode_grants, encode_grants, join_grants
-from lazaretto.store.contract.access_contract import FOUR_EYES, PersonRecord, SecretRecord
+from lazaretto.store.contract.access_contract import PersonRecord, SecretRecord
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 TOKEN: Final = "token"  # noqa: S105
@@ -365,26 +365,6 @@ class CloseSession(Operation[bool]):
 
     def run(self, tx: Transaction) -> bool:
         return close_session(tx, self.secret)
-
-
-def four_eyes(tx: Transaction) -> int | None:
-    """Return the most letters that a repair may send without a second person; None: any number."""
-    found = tx.access.setting(FOUR_EYES)
-    return None if found is None else int(found)
-
-
-@dataclasses.dataclass(slots=True)
-class SetFourEyes(Operation[int | None]):
-    """Set the most letters that a repair may send without a second person; None: any number."""
-
-    letters: int | None
-    actor: str
-
-    def run(self, tx: Transaction) -> int | None:
-        before = four_eyes(tx)
-        tx.access.save_setting(FOUR_EYES, None if self.letters is None else str(self.letters))
-        audit(tx, self.actor, "access: four eyes", "", letters=self.letters, before=before)
-        return self.letters
 
 
 @dataclasses.dataclass(slots=True)

@@ -6,6 +6,7 @@ import dataclasses
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving
+from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dispositions import remove
 from lazaretto.engine.timers import catch_up
@@ -38,6 +39,8 @@ class DeleteMessages(Operation[int]):
         rows = self._of_queue(tx, queue) if self.session_id is None else self._of_session(tx, queue)
         for row in rows:
             remove(tx, row)
+        if self.path.subqueue is not Subqueue.MAIN:
+            count_letters(tx, self.actor, len(rows), "delete")
         if rows:
             audit(tx, self.actor, "delete_messages", queue.path, count=len(rows))
         elif not caught_up:

@@ -12,6 +12,7 @@ import msgspec
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_sending
 from lazaretto.engine.entities.topics import require_topic
+from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import Skipped, find_obstacle, name_numbers
 from lazaretto.engine.outcome.send_back import Prepare, SentBack
@@ -102,6 +103,7 @@ class MoveDeadLetters(Operation[MoveReport]):
         keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
         done = move_letters(tx, source, self.path, target, keys)
         report = MoveReport({}, [Skipped(sequence_of(key), why) for key, why in done.skipped.items()])
+        count_letters(tx, self.actor, len(done.rows), "move")
         if done.rows:
             for key in done.rows:
                 new = done.sent.get(key)
@@ -210,6 +212,7 @@ class Republish(Operation[RepublishReport]):
             delivery.admit(topic, _replace(routed, origin=sequence_of(key)))
             rows.append(row)
         _go(tx, delivery, rows)
+        count_letters(tx, self.actor, len(rows), "republish")
         if rows:
             resolve(tx, [main_key(row.key) for row in rows], "republished")
             details = ((n, {"topic": topic.path, "copies": copies}) for n, copies in report.published.items())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.engine.entities.status import refuse_sending
+from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.messages.prepare import check_size, prepare
 from lazaretto.engine.outcome.dead_letter_operations import (
@@ -61,6 +62,7 @@ class Resubmit(Operation[ResubmitReport]):
         done = send_back(tx, queue, self.path.subqueue, keys, prepared)
         sent = {sequence_of(old): sequence_of(new) for old, new in done.sent.items()}
         skipped = [Skipped(sequence_of(key), why) for key, why in done.skipped.items()]
+        count_letters(tx, self.actor, len(sent), "resubmit")
         if sent:
             edited = {sequence_of(key) for key in done.edited}
             events = [

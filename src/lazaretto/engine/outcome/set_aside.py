@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import (
     Skipped,
@@ -54,6 +55,7 @@ class Purge(Operation[list[int]]):
             if row is not None and find_obstacle(row, records.get(key)) is None
         }
         numbers = [sequence_of(key) for key in purged]
+        count_letters(tx, self.actor, len(purged), "purge")
         if purged:
             # The highest number of each lane must stay known when its message goes.
             tx.sequences.keep_highest(list(purged))
@@ -112,6 +114,7 @@ class DeletePurged(Operation[int]):
                 f"expected count to be the number of purged dead letters of {str(self.path)!r}, which is "
                 f"{len(keys)}, got {self.count}"
             )
+        count_letters(tx, self.actor, len(keys), "delete")
         delete_purged(tx, keys)
         if keys:
             numbers = name_numbers(map(sequence_of, keys))

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.access import four_eyes
 from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.four_eyes import count_letters, identities, letters_left
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
@@ -119,18 +119,21 @@ def _require_second_person(tx: Transaction, course: Course, event: RepairEvent, 
     One person can have several names: whoever made a token for another name has seen it.
     """
     planner = course.record.actor
-    shared = behind(actor) & {planner, *course.plan.planners}
-    count = {RepairEvent.APPLY: course.record.letters, RepairEvent.TRY_FEW: course.plan.canary}.get(event, 0)
-    most = four_eyes(tx) if shared else None
+    shared = identities(behind(actor)) & identities([planner, *course.plan.planners])
+    left = course.record.letters - course.record.position
+    count = {RepairEvent.APPLY: left, RepairEvent.TRY_FEW: min(left, course.plan.canary)}.get(event, 0)
+    most = letters_left(tx, actor) if shared and count else None
     if most is not None and count > most:
         why = "who planned it"
         if str(actor) != planner:
             why = f"since {sorted(shared)[0]!r} can be behind it and behind {planner!r}, who planned it"
         raise SecondPersonNeeded(
             f"expected somebody other than {str(actor)!r}, {why}: {event.value} sends {count} letters, "
-            f"and one person may send {most}. Ask somebody else: lazaretto repair {event.value} "
-            f"{course.record.name}"
+            f"and one person may send {most} more in this hour. "
+            f"Ask somebody else: lazaretto repair {event.value} {course.record.name}"
         )
+    if shared:
+        count_letters(tx, actor, count, event.value)
 
 
 @dataclasses.dataclass(slots=True)

@@ -6,8 +6,11 @@ from typing import Final, Protocol
 
 import msgspec
 
-#: The setting: from how many letters on a repair needs a second person.
+#: The settings: how many letters one person may send in an hour, and the wish that there were more. What the
+#: settings with the letters of each person begin with.
 FOUR_EYES: Final = "four_eyes"
+FOUR_EYES_ASKED: Final = "four_eyes_asked"
+LETTERS_OF: Final = "letters:"
 #: The settings: rules for fields that people may not read, as JSON; and the key of hashes, in hex.
 REDACTION: Final = "redaction"
 REDACTION_KEY: Final = "redaction_key"

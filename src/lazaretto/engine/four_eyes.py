@@ -1,0 +1,114 @@
+"""What one person may not do alone: send or delete many letters within an hour, or end this rule."""
+
+from __future__ import annotations
+
+import dataclasses
+import unicodedata
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from lazaretto.engine.log import audit
+from lazaretto.errors import SecondPersonNeeded
+from lazaretto.model.actors import Actor, behind
+from lazaretto.model.clock import MICROSECONDS
+from lazaretto.store.contract.access_contract import FOUR_EYES, FOUR_EYES_ASKED, LETTERS_OF
+from lazaretto.store.contract.transaction_contract import Operation, Transaction
+
+_MINUTE: Final = 60 * MICROSECONDS
+_HOUR: Final = 60 * _MINUTE
+#: How long somebody's wish to end the rule waits for a second person.
+_DAY: Final = 24 * _HOUR
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """A wish to let one person send more. `by`: the identities of who asked; `time`: in microseconds."""
+
+    letters: int | None
+    by: tuple[str, ...]
+    time: int
+
+
+def four_eyes(tx: Transaction) -> int | None:
+    """Return the most letters that one person may send or delete in an hour; None: any number."""
+    found = tx.access.setting(FOUR_EYES)
+    return None if found is None else int(found)
+
+
+def identities(names: Iterable[str]) -> frozenset[str]:
+    """Return names as they are compared: however they are spelled, a person is the same."""
+    return frozenset(unicodedata.normalize("NFKC", name).casefold().strip() for name in names)
+
+
+def letters_left(tx: Transaction, actor: str) -> int | None:
+    """Return how many letters an actor may still send or delete in this hour; None: any number."""
+    most = four_eyes(tx)
+    if most is None:
+        return None
+    spent = (sum(_spent(tx, name).values()) for name in identities(behind(actor)))
+    return max(0, most - max(spent))
+
+
+def count_letters(tx: Transaction, actor: str, letters: int, what: str) -> None:
+    """Count letters that somebody sends or deletes alone. Raises SecondPersonNeeded above what is left."""
+    left = letters_left(tx, actor)
+    if left is None or not letters:
+        return
+    if letters > left:
+        raise SecondPersonNeeded(
+            f"expected {str(actor)!r} to {what} at most {left} letters more within this hour, got {letters}: "
+            f"one person may send and delete {four_eyes(tx)} in an hour. Plan a repair, and ask somebody "
+            "else to apply it"
+        )
+    minute = tx.now // _MINUTE
+    for name in identities(behind(actor)):
+        spent = _spent(tx, name)
+        spent[minute] = spent.get(minute, 0) + letters
+        tx.access.save_setting(f"{LETTERS_OF}{name}", msgspec.json.encode(spent).decode())
+
+
+def _spent(tx: Transaction, name: str) -> dict[int, int]:
+    """Return how many letters somebody sent and deleted alone, by minute, in the last hour."""
+    kept = tx.access.setting(f"{LETTERS_OF}{name}")
+    found = {} if kept is None else msgspec.json.decode(kept, type=dict[int, int])
+    since = (tx.now - _HOUR) // _MINUTE
+    return {minute: letters for minute, letters in found.items() if minute > since}
+
+
+@dataclasses.dataclass(slots=True)
+class SetFourEyes(Operation[int | None]):
+    """Set the most letters that one person may send or delete in an hour; return what holds then.
+
+    Whoever comes over a server and lets one person send more only asks for that: it holds once somebody else
+    asks for the same within a day.
+    """
+
+    letters: int | None
+    actor: str
+
+    def run(self, tx: Transaction) -> int | None:
+        before = four_eyes(tx)
+        if self._needs_second(before) and not self._is_second(tx):
+            asked = _Asked(self.letters, tuple(identities(behind(self.actor))), tx.now)
+            tx.access.save_setting(FOUR_EYES_ASKED, msgspec.json.encode(asked).decode())
+            audit(tx, self.actor, "access: four eyes asked", "", letters=self.letters, before=before)
+            return before
+        tx.access.save_setting(FOUR_EYES_ASKED, None)
+        tx.access.save_setting(FOUR_EYES, None if self.letters is None else str(self.letters))
+        audit(tx, self.actor, "access: four eyes", "", letters=self.letters, before=before)
+        return self.letters
+
+    def _needs_second(self, before: int | None) -> bool:
+        by_server = isinstance(self.actor, Actor) and self.actor.by_server
+        return by_server and before is not None and (self.letters is None or self.letters > before)
+
+    def _is_second(self, tx: Transaction) -> bool:
+        kept = tx.access.setting(FOUR_EYES_ASKED)
+        asked = None if kept is None else msgspec.json.decode(kept, type=_Asked)
+        return (
+            asked is not None
+            and asked.letters == self.letters
+            and asked.time + _DAY > tx.now
+            and not identities(behind(self.actor)) & set(asked.by)
+        )

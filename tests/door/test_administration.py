@@ -483,7 +483,7 @@ class TestAccess:
     def test_whoever_administers_is_noted(self, served: Served, broker: Broker) -> None:
         assert _asked(served, "DELETE", "/q", Authorization=_token(KEY))[0] == 200
         entry = broker.audit()[0]
-        assert (entry.actor, entry.action) == ("RootManageSharedAccessKey", "delete")
+        assert (entry.actor, entry.action) == ("key:RootManageSharedAccessKey", "delete")
 
 
 @sqlite

@@ -348,13 +348,16 @@ class Broker(
         queue: str | None = None,
         limit: int = 1000,
         max_wait: GivenDuration | None = 0.0,
+        before: int | None = None,
     ) -> list[Event]:
         """Return events after a position, oldest first; wait up to `max_wait` seconds for the first.
 
-        To continue, pass the last event's `position`. Events are kept for 30 days.
+        To continue, pass the last event's `position`. `before`: instead those below this position, newest
+        first, such as the last one of the page before. Events are kept for 30 days.
         """
         return run_steps(
-            self._store, self._following(after, kind=kind, queue=queue, limit=limit, max_wait=max_wait)
+            self._store,
+            self._following(after, kind=kind, queue=queue, limit=limit, max_wait=max_wait, before=before),
         )
 
     def _following(
@@ -365,8 +368,14 @@ class Broker(
         queue: str | None = None,
         limit: int = 1000,
         max_wait: GivenDuration | None = 0.0,
+        before: int | None = None,
     ) -> Steps[list[Event]]:
         whole("after", after, 0, 1 << 62)
+        if before is not None:
+            whole("before", before, 1, 1 << 62)
+            if after:
+                raise InvalidOption("expected after or before, got both")
+            max_wait = 0.0
         whole("limit", limit, 1, MOST_MESSAGES)
         queue = None if queue is None else EntityPath.parse(queue).queue
         end = None if max_wait is None else time.monotonic() + seconds("max_wait", max_wait)
@@ -374,7 +383,7 @@ class Broker(
             seen = self._store.changes(0)
             if not self._store.clock.ticks:
                 look(self._store, lambda tx: None)
-            found: list[Event] = yield Look(lambda tx: read_events(tx, after, limit, kind, queue))
+            found: list[Event] = yield Look(lambda tx: read_events(tx, after, limit, kind, queue, before))
             left = 3600.0 if end is None else end - time.monotonic()
             if found or left <= 0:
                 return found

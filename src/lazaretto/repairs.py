@@ -180,17 +180,18 @@ class Repair:
         operation = DirectRepair(self._name, event, acting(actor), limits)
         directed(self._store, f"{event.value}_repair", functools.partial(self._store.run, operation))
 
-    def letters(self, *, skipped: bool = False) -> Iterator[RepairedLetter]:
+    def letters(self, *, skipped: bool = False, failed: bool = False) -> Iterator[RepairedLetter]:
         """Yield what became of each letter that was dealt with, by sequence number.
 
-        `skipped`: only those that were not sent, with the reason.
+        `skipped`: only those that were not sent, with the reason. `failed`: only those that failed again.
         """
         flag("skipped", skipped)
+        flag("failed", failed)
         number = look(self._store, lambda tx: find_repair(tx, self._name).repair)
         after = 0
         while True:
             read = functools.partial(
-                repaired_letters, repair=number, after=after, limit=_PAGE, skipped=skipped
+                repaired_letters, repair=number, after=after, limit=_PAGE, skipped=skipped, failed=failed
             )
             found, after = look(self._store, read)
             yield from found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import typer.main
 
+import lazaretto.web
 from lazaretto.cli import main
 from lazaretto.cli.app import app
 from lazaretto.cli.commands import ALIASES, COMMANDS
@@ -104,3 +106,69 @@ def test_commands_that_help_and_errors_name_exist() -> None:
     unknown = {where: wrong for where, text in texts if (wrong := unknown_commands(text))}
     assert not unknown
     assert unknown_commands("use `lazaretto dialogs resumes`; `lazaretto queue resume --verdikt drop`")
+
+
+_TEMPLATES = Path(lazaretto.web.__file__).parent / "console/templates"
+_LITERALS = re.compile(r'"([^"]*)"|([a-z_][\w.]*)')
+#: What stands for the words of commands in templates that are not written there.
+_WORDS = {
+    "verb": ("canary", "apply", "pause", "resume", "cancel", "undo"),
+    "word": ("open", "close"),
+    "verdict": ("retry",),
+    "condition": ("a = 1",),
+    "edit": ("SET a = 1",),
+    "tried_on": ("builtins:print",),
+}
+
+
+def _calls(text: str) -> Iterator[str]:
+    """Yield the arguments of each command line that a template makes."""
+    for found in re.finditer(r"\bcli\(", text):
+        depth, end = 1, found.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(text[end], 0)
+            end += 1
+        yield text[found.end() : end - 1]
+
+
+def _values(pieces: str) -> Iterator[list[str]]:
+    """Yield what expressions can be, with a 1 for whatever is not written there."""
+    named: list[tuple[str, ...]] = []
+    for piece in filter(None, pieces.split(",")):
+        literal, name = next(iter(_LITERALS.findall(piece)), ("", ""))
+        given = "1" if literal.isupper() else literal
+        named.append((given,) if literal else _WORDS.get(name, ("1",)))
+    yield from (list(values) for values in itertools.product(*named))
+
+
+def _arguments(call: str) -> Iterator[list[str]]:
+    """Yield the command lines that a call can make."""
+    parts: list[list[list[str]]] = []
+    for part in re.split(r",(?![^\[]*\])", call):
+        if part.strip().startswith("*"):
+            # Lists that one behind the other are there or not, or of which one is.
+            for piece in part.split("+"):
+                lists = [found for found in re.findall(r"\[([^\]]*)\]", piece) if found]
+                parts.append([values for one in lists for values in _values(one)])
+        else:
+            parts.append(list(_values(part)))
+    for line in itertools.product(*parts):
+        yield list(itertools.chain.from_iterable(line))
+
+
+PRINTED = [
+    (template.name, line)
+    for template in sorted(_TEMPLATES.glob("*.html"))
+    for call in _calls(template.read_text("utf-8"))
+    for line in _arguments(call)
+]
+
+
+@pytest.mark.parametrize(("template", "line"), PRINTED, ids=lambda value: str(value)[:60])
+def test_each_command_that_the_console_prints_can_be_typed(
+    template: str, line: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It comes as far as to look for the store, or to ask whether it may."""
+    code = main([*line, "--store", str(tmp_path / "none.db")])
+    error = capsys.readouterr().err
+    assert code == 0 or "error[store_not_found]" in error or "needs --yes" in error

@@ -211,15 +211,24 @@ def detail_of_repair(name: str) -> str:
 
 
 def read_events(
-    tx: Transaction, after: int, limit: int, kind: str | None = None, queue: str | None = None
+    tx: Transaction,
+    after: int,
+    limit: int,
+    kind: str | None = None,
+    queue: str | None = None,
+    before: int | None = None,
 ) -> list[Event]:
-    """Return events after a position, oldest first."""
+    """Return events after a position, oldest first; or those `before` one, newest first."""
     if kind is not None and (not isinstance(kind, str) or kind not in EVENT_KINDS):
         raise InvalidOption(f"unknown kind of event {shown(kind)}{suggestion(kind, EVENT_KINDS)}")
     decode = msgspec.json.decode
+    if before is None:
+        found = tx.history.events(after, limit, kind=kind, queue=queue)
+    else:
+        found = tx.history.events_before(before, limit, kind=kind, queue=queue)
     return [
         Event(e.position, to_datetime(e.time), e.kind, e.queue, e.sequence_number, decode(e.detail))
-        for e in tx.history.events(after, limit, kind=kind, queue=queue)
+        for e in found
     ]
 
 

@@ -331,10 +331,10 @@ class ViewedRepair:
         stops = redaction.text(found.stops, None)
         return dataclasses.replace(found, examples=tuple(examples), skipped=skipped, stops=stops)
 
-    async def letters(self, *, skipped: bool = False) -> AsyncIterator[RepairedLetter]:
+    async def letters(self, *, skipped: bool = False, failed: bool = False) -> AsyncIterator[RepairedLetter]:
         edit, _, redaction = await self._edit()
         hides = bool(redaction) and self._tells(edit, redaction)
-        async for one in self._repair.letters(skipped=skipped):
+        async for one in self._repair.letters(skipped=skipped, failed=failed):
             yield dataclasses.replace(one, why=MASK) if hides and one.why is not None else one
 
     async def _edit(self) -> tuple[Edit | None, str, Redaction]:

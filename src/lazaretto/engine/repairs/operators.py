@@ -223,15 +223,18 @@ def _outcome(outcome: str | None, died: bool, state: int | None) -> str:
 
 
 def repaired_letters(
-    tx: Transaction, repair: int, after: int, limit: int, *, skipped: bool
+    tx: Transaction, repair: int, after: int, limit: int, *, skipped: bool, failed: bool = False
 ) -> tuple[list[RepairedLetter], int]:
-    """Return what became of letters behind a key, and the last key. `skipped`: only those not sent."""
+    """Return what became of letters behind a key, and the last key.
+
+    `skipped`: only those not sent. `failed`: only those that failed again.
+    """
     if skipped:
         items: Iterable[ItemStanding] = (
             ItemStanding(item, False, None) for item in tx.repairs.skipped(repair, after, limit)
         )
     else:
-        items = tx.repairs.standings(repair, after, limit)
+        items = tx.repairs.standings(repair, after, limit, failed=failed)
     found = []
     paths: dict[int, str | None] = {}
     for standing in items:

@@ -104,6 +104,12 @@ class StoredHistory(Protocol):
         """Return events after a position, oldest first."""
         ...
 
+    def events_before(
+        self, before: int, limit: int, *, kind: str | None, queue: str | None
+    ) -> list[EventRecord]:
+        """Return events before a position, newest first."""
+        ...
+
     def end(self, queue: str, sequence_number: int, limit: int) -> EventRecord | None:
         """Return the event "dropped" or "rejected" of a message, if it is among so many latest events."""
         ...

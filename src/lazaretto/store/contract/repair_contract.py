@@ -144,8 +144,8 @@ class StoredRepairs(Protocol):
         """Return letters that were skipped, lowest key first."""
         ...
 
-    def standings(self, repair: int, after: int, limit: int) -> list[ItemStanding]:
-        """Return how all letters stand that were dealt with, lowest key first."""
+    def standings(self, repair: int, after: int, limit: int, *, failed: bool = False) -> list[ItemStanding]:
+        """Return how letters stand that were dealt with, or that failed again, lowest key first."""
         ...
 
     def open(self, repair: int) -> int:

@@ -153,6 +153,12 @@ class HistoryTables(Part):
         values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
         return [EventRecord(*row) for row in self._context.run("select_events", values)]
 
+    def events_before(
+        self, before: int, limit: int, *, kind: str | None, queue: str | None
+    ) -> list[EventRecord]:
+        values = {"before": before, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
+        return [EventRecord(*row) for row in self._context.run("select_events_before", values)]
+
     def end(self, queue: str, sequence_number: int, limit: int) -> EventRecord | None:
         values = {"queue": queue, "sequence_number": sequence_number, "limit": limit}
         row = self._context.run("select_end", values).fetchone()

@@ -1129,6 +1129,13 @@ WHERE position > :after AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
   AND (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue)
 ORDER BY position LIMIT :limit
 
+-- name: select_events_before
+-- Events before a position, the newest first.
+SELECT position, time, kind, queue, sequence_number, detail FROM lazaretto_events
+WHERE position < :before AND (CAST(:kind AS TEXT) IS NULL OR kind = :kind)
+  AND (CAST(:queue AS TEXT) IS NULL OR lower(queue) = :queue)
+ORDER BY position DESC LIMIT :limit
+
 -- name: select_end
 -- The event that says how a message was discarded or returned, if it is among the latest of all.
 SELECT position, time, kind, queue, sequence_number, detail

@@ -105,8 +105,9 @@ class RepairTables(Part):
         rows = self._context.run("select_skipped_items", (repair, after, limit))
         return [RepairItem(*row) for row in rows]
 
-    def standings(self, repair: int, after: int, limit: int) -> list[ItemStanding]:
-        rows = self._context.run("select_items_of", (repair, after, limit))
+    def standings(self, repair: int, after: int, limit: int, *, failed: bool = False) -> list[ItemStanding]:
+        query = "select_failed_items" if failed else "select_items_of"
+        rows = self._context.run(query, (repair, after, limit))
         return [ItemStanding(RepairItem(*item), bool(died), state) for *item, died, state in rows]
 
     def open(self, repair: int) -> int:

@@ -78,6 +78,16 @@ SELECT [item_columns], [died_again], (SELECT m.state FROM lazaretto_messages m W
 FROM lazaretto_repair_items i
 WHERE i.repair = :repair AND i.key > :after ORDER BY i.key LIMIT :limit
 
+-- name: select_failed_items
+-- The same of those that are dead letters again, or were.
+-- locks: not looked at
+-- claims: not looked at
+SELECT [item_columns], [died_again], (SELECT m.state FROM lazaretto_messages m WHERE m.key = i.new_key)
+FROM lazaretto_repair_items i
+WHERE i.repair = :repair AND i.key > :after AND i.why IS NULL
+    AND (i.outcome = 'failed' OR coalesce(i.outcome, '') <> 'undone' AND [died_again])
+ORDER BY i.key LIMIT :limit
+
 -- name: count_open_items
 -- How many letters are watched.
 SELECT count(*) FROM lazaretto_repair_items i [index lazaretto_repair_items_open]

@@ -24,9 +24,13 @@ _BYE = b"event: bye\ndata: {}\n\n"
 
 
 class EventsQuery(Query, frozen=True):
-    """`after`: the position of the last event that is known. `wait`: seconds to wait for the first."""
+    """`after`: the position of the last event that is known. `wait`: seconds to wait for the first.
+
+    `before`: instead, events below this position, newest first.
+    """
 
     after: Annotated[int, Meta(ge=0)] = 0
+    before: Annotated[int, Meta(ge=1)] | None = None
     kind: str | None = None
     queue: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
@@ -43,10 +47,11 @@ class StreamQuery(Query, frozen=True):
 
 @route("GET", "/events", Permission.SEE)
 async def list_events(call: Call, query: EventsQuery) -> list[Event]:
-    """List events after a position, oldest first."""
+    """List events after a position, oldest first, or before one, newest first."""
     found = call.broker.events(
-        query.after, kind=query.kind, queue=query.queue, limit=query.limit, max_wait=query.wait
-    )
+        query.after, kind=query.kind, queue=query.queue, limit=query.limit, max_wait=query.wait,
+        before=query.before,
+    )  # fmt: skip
     return await call.wait_for(found)
 
 

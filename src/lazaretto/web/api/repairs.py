@@ -19,9 +19,10 @@ class RepairsQuery(Query, frozen=True):
 
 
 class LettersQuery(Query, frozen=True):
-    """`skipped`: only those that were not sent back."""
+    """`skipped`: only those that were not sent back. `failed`: only those that failed again."""
 
     skipped: bool = False
+    failed: bool = False
     limit: Limit = 100
 
 
@@ -54,7 +55,7 @@ async def list_repaired(call: Call, name: str, query: LettersQuery) -> list[Repa
     """List what became of a repair's letters."""
     found: list[RepairedLetter] = []
     repair = await call.broker.repair(name)
-    async for letter in repair.letters(skipped=query.skipped):
+    async for letter in repair.letters(skipped=query.skipped, failed=query.failed):
         found.append(letter)
         if len(found) == query.limit:
             break

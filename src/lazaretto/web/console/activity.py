@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from lazaretto.commands import opposite_of
+from lazaretto.engine.log import EVENT_KINDS
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.visit import Page, Visit
 
 _ENTRIES = 50
+#: Above every position of an event.
+_LATEST = 1 << 62
 
 
 async def show(visit: Visit) -> Page:
@@ -17,13 +20,16 @@ async def show(visit: Visit) -> Page:
     if repair is not None:
         queue = (await (await visit.broker.repair(repair)).status()).queue
     visit.require(Permission.SEE, queue)
-    if visit.text("lens") == "events":
-        last = await visit.broker.last_event()
-        events = await visit.broker.events(max(0, last - 500), queue=queue, limit=1000)
-        shown = {"events": events[::-1][:_ENTRIES], "queue": queue}
-        return Page("events.html", "activity", "Events", shown)
-    if before is not None and not (before.isdigit() and 0 < len(before) < 19):
+    if before is not None and not (before.isascii() and before.isdigit() and 0 < int(before) < 1 << 62):
         raise InvalidOption("expected before to be a position")
+    if visit.text("lens") == "events":
+        kind, position = visit.text("kind"), _LATEST if before is None else int(before)
+        events = await visit.broker.events(before=position, queue=queue, kind=kind, limit=_ENTRIES)
+        shown = {
+            "events": events, "queue": queue, "kind": kind, "kinds": EVENT_KINDS, "before": before,
+            "following": events[-1].position if len(events) == _ENTRIES else None,
+        }  # fmt: skip
+        return Page("events.html", "activity", "Events", shown)
     found = await visit.broker.audit(
         queue=queue,
         actor=actor,

@@ -12,8 +12,10 @@ from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Refused
 from lazaretto.edits.redact import MASK
 from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.outcome.causes import Cause
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.message_history import MessageHistory, Moment
+from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import WAYS, show_body
@@ -43,9 +45,17 @@ async def show(visit: Visit) -> Page:
     body = None if letter.message is None else show_body(letter.message.body, way)
     values = {
         "queue": queue, "letter": letter, "body": body, "history": history, "way": way,
-        "handlers": _handlers(visit, queue), **_life(visit, history),
+        "handlers": _handlers(visit, queue), "cause": await _cause_of(visit, queue, letter),
+        "newest": next((one for one in reversed(letter.attempts) if one.stack), None),
+        **_life(visit, history),
     }  # fmt: skip
     return Page("letter.html", "failures", f"Dead letter {number:,} of {queue}", values)
+
+
+async def _cause_of(visit: Visit, queue: str, letter: DeadLetter) -> Cause | None:
+    """Return the cause that a letter belongs to."""
+    causes = (await visit.broker.triage(queue, over=True)).causes if letter.fingerprint else ()
+    return next((c for c in causes if any(a.fingerprint == letter.fingerprint for a in c.fingerprints)), None)
 
 
 async def show_message(visit: Visit) -> Page:

@@ -10,6 +10,7 @@ from lazaretto.engine.outcome.causes import Cause
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
 from lazaretto.model.rates import Rate
+from lazaretto.model.repair_phases import Phase
 from lazaretto.web.console.visit import Page, Visit
 
 #: Queues on the page, those of which their trouble is told, and how many of these have their largest cause.
@@ -48,7 +49,9 @@ async def show(visit: Visit) -> Page:
     failing = [queue for queue in troubled[:_TROUBLES] if queue.dead_letters][:_TOLD]
     largest = {queue.path: await _largest(visit, queue) for queue in failing}
     running = [one for one in await visit.broker.repairs(limit=20) if one.ended is None]
+    halted = [one for one in running if one.phase in (Phase.FAILED, Phase.STOPPED)]
     values = {
+        "halted": halted,
         "status": status, "troubled": troubled, "largest": largest, "text": part, "repairs": running,
         "which": which, "told": troubled[:_TROUBLES], "chosen": chosen,
         "flows": _flows(await visit.broker.rates(limit=_MINUTES)),

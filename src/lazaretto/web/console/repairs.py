@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import NamedTuple
+
+from lazaretto.aio import AsyncRepair
+from lazaretto.errors import MessageNotFound
+from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import RepairedLetter
+from lazaretto.model.repairs import RepairedLetter, RepairStatus
 from lazaretto.web.console.visit import Page, Visit
 
 #: Letters whose fate is looked at before a repair begins, and of which a page tells.
@@ -17,6 +23,31 @@ async def list_repairs(visit: Visit) -> Page:
     visit.require(Permission.SEE, queue)
     found = await visit.broker.repairs(queue, limit=100)
     return Page("repairs.html", "repairs", "Repairs", {"repairs": found, "queue": queue})
+
+
+class FailedAgain(NamedTuple):
+    """A letter that failed again: with the error that it had, and as the letter that it is now."""
+
+    before: DeadLetter
+    after: DeadLetter | None
+    queue: str
+
+
+async def _failed_again(visit: Visit, repair: AsyncRepair, status: RepairStatus) -> list[FailedAgain]:
+    """Return the first letters that failed again, of those that whoever asks may see."""
+    found: list[FailedAgain] = []
+    if not status.counts.failed or not visit.may(Permission.READ_BODIES, status.queue):
+        return found
+    async for one in repair.letters(failed=True):
+        before = await visit.broker.dead_letter(status.queue, one.sequence_number)
+        after, queue = None, one.queue or status.queue
+        if one.sent_as is not None and visit.may(Permission.READ_BODIES, queue):
+            with contextlib.suppress(MessageNotFound):
+                after = await visit.broker.dead_letter(queue, one.sent_as)
+        found.append(FailedAgain(before, after, queue))
+        if len(found) == _LETTERS:
+            break
+    return found
 
 
 async def show(visit: Visit) -> Page:
@@ -33,5 +64,8 @@ async def show(visit: Visit) -> Page:
             skipped.append(letter)
             if len(skipped) == _LETTERS:
                 break
-    values = {"repair": status, "preview": preview, "skipped": skipped}
+    values = {
+        "repair": status, "preview": preview, "skipped": skipped,
+        "failed": await _failed_again(visit, repair, status),
+    }  # fmt: skip
     return Page("repair.html", "repairs", f"Repair {status.name}", values)

@@ -8,6 +8,17 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+#: Names that newcomers look for here, and where they are.
+_ELSEWHERE = {
+    **dict.fromkeys(
+        ("Handler", "HandlerContext", "HandlerOptions", "ServiceHost", "handler", "load_handlers"),
+        "lazaretto.host",
+    ),
+    **dict.fromkeys(("process", "spark_session", "triage"), "lazaretto.spark"),
+    **dict.fromkeys(("AsyncBroker", "AsyncReceiver", "AsyncSender"), "lazaretto.aio"),
+    **dict.fromkeys(("drain", "temporary_broker"), "lazaretto.testing"),
+}
+
 
 def __getattr__(name: str) -> Any:
     # All public names are loaded with the first one: the command asks for none of them.
@@ -15,6 +26,9 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = getattr(import_module("lazaretto.api"), name, globals())
     if found is globals():
+        if name in _ELSEWHERE:
+            # An AttributeError's text is lost to whoever imports a name.
+            raise ImportError(f"{name!r} is in {_ELSEWHERE[name]}: from {_ELSEWHERE[name]} import {name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = found
     return found

@@ -10,6 +10,7 @@ from typing import TypeGuard, TypeVar
 
 from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.model.clock import to_micros
+from lazaretto.model.other_names import written_here
 
 T = TypeVar("T")
 #: Made once: a union costs more than the check.
@@ -80,7 +81,9 @@ def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> Non
     names = list(known)
     for name in given:
         if name not in names:
-            raise InvalidOption(f"unknown option {name!r} of {what}{suggestion(name, names)}")
+            here = written_here(what, name, given)
+            advice = suggestion(name, names) if here is None else f": here that is {here}"
+            raise InvalidOption(f"unknown option {name!r} of {what}{advice}")
 
 
 def whole(name: str, value: object, low: int, high: int) -> int:

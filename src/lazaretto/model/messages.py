@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 
@@ -57,6 +59,18 @@ class Message(msgspec.Struct):
     dead_letter_queue: str | None = SYSTEM_DEAD_LETTER_QUEUE
     amqp: bytes | None = None
 
+    @classmethod
+    def json(cls, value: object, /, **fields: Any) -> Message:
+        """Return a message whose body is a value as JSON; `fields` are a message's others.
+
+        Raises InvalidMessage for what JSON does not have.
+        """
+        try:
+            body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidMessage(f"expected a value that JSON has, got {shown(value)}: {error}") from None
+        return cls(body, **{"content_type": "application/json", **fields})
+
 
 class Lock(msgspec.Struct, frozen=True):
     """A peek-lock: on messages of one hand-over, or on a session (then `session_id` is set)."""
@@ -90,6 +104,14 @@ class StoredMessage(_DecodedHeaders):
     enqueued_sequence_number: int | None
     recorded_reason: str | None
     recorded_description: str | None
+
+    def json(self) -> Any:
+        """Return the value of a body that is JSON. Raises InvalidMessage for one that is not."""
+        try:
+            return json.loads(self.body)
+        except (ValueError, RecursionError) as error:
+            why = "it is nested too deep" if isinstance(error, RecursionError) else error
+            raise InvalidMessage(f"expected a body of JSON, got {shown(self.body)}: {why}") from None
 
     @property
     def sequence_number(self) -> int:
@@ -203,6 +225,15 @@ class StoredMessage(_DecodedHeaders):
         return self.headers.negative_acknowledgement
 
 
+def as_body(value: object) -> str:
+    """Return how a value is sent, as an error's advice; nothing for what no message is made of."""
+    if isinstance(value, dict | list | tuple | int | float | bool):
+        return ": Message.json(value) sends it as JSON, as Message(json.dumps(value).encode()) does"
+    if isinstance(value, str):
+        return ": Message(text.encode()) sends a text"
+    return ": Message(data) sends bytes" if isinstance(value, bytes | bytearray | memoryview) else ""
+
+
 def as_message(message: Message | StoredMessage) -> Message:
     """Return what a sender can set of a message that was received or peeked at: its copy, to send on.
 
@@ -212,7 +243,7 @@ def as_message(message: Message | StoredMessage) -> Message:
     if isinstance(message, Message):
         return message
     if not isinstance(message, StoredMessage):
-        raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}")
+        raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}{as_body(message)}")
     headers, properties = message.headers, message.properties
     if headers.dead_letter_source is not None:
         told = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -21,7 +21,7 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.messages import Message, StoredMessage, as_message
+from lazaretto.model.messages import Message, StoredMessage, as_body, as_message
 from lazaretto.store.contract.records import NewMessage
 
 #: What can be sent: a message, or a copy of one that was received or peeked at.
@@ -108,7 +108,8 @@ def _body(body: object) -> bytes:
         return bytes(body)
     if isinstance(body, str):
         raise InvalidMessage(f"expected body to be bytes, got text {shown(body)}; encode it: body.encode()")
-    raise InvalidMessage(f"expected body to be bytes, got {shown(body)}")
+    advice = as_body(body)
+    raise InvalidMessage(f"expected body to be bytes, got {shown(body)}{advice}")
 
 
 def _amqp(value: object) -> bytes | None:
@@ -171,9 +172,10 @@ def prepare_all(messages: object) -> list[NewMessage]:
 
 def several(messages: object) -> Iterable[Any]:
     """Return the messages if they are a collection, else raise InvalidMessage."""
-    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray):
+    if isinstance(messages, Iterable) and not isinstance(messages, str | bytes | bytearray | Mapping):
         return messages
-    raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}")
+    advice = as_body(messages)
+    raise InvalidMessage(f"expected a lazaretto.Message or a list of them, got {shown(messages)}{advice}")
 
 
 def message_of(new: NewMessage) -> Message:

@@ -234,5 +234,5 @@ def _rule(rule: _Node, found: EmulatedNamespace) -> Rule:
 
 def _correlation(given: _Node, found: EmulatedNamespace) -> CorrelationFilter:
     found.ignored += given.besides("Properties", *_FIELDS)
-    fields = {ours: given.of(dict).get(theirs) or None for theirs, ours in _FIELDS.items()}
+    fields: dict[str, Any] = {ours: given.of(dict).get(theirs) or None for theirs, ours in _FIELDS.items()}
     return CorrelationFilter(**fields, properties=given.part("Properties", {}).of(dict))

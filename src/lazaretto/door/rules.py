@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from lazaretto.amqp import AmqpError
 from lazaretto.amqp.conditions import DECODE_ERROR, NOT_ALLOWED
-from lazaretto.amqp.values import Described, Int, ULong
+from lazaretto.amqp.values import Byte, Described, Float, Int, Short, UByte, UInt, ULong, UShort
 from lazaretto.door.conversions import properties_of
 from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Filter, Rule, SqlAction, SqlFilter
 from lazaretto.model.entities import EntityPath
@@ -18,6 +18,11 @@ _RULE, _NO_ACTION, _SQL_ACTION = 0x13700000004, 0x13700000005, 0x13700000006
 _SQL, _TRUE, _FALSE, _CORRELATION = 0x1370000006, 0x1370000007, 0x1370000008, 0x1370000009
 #: Service Bus's level of SQL.
 _LEVEL: Final = Int(20)
+#: Types of numbers by what a rule's description calls them.
+_KINDS: Final[Mapping[type, str]] = {
+    Byte: "byte", UByte: "unsignedByte", Short: "short", UShort: "unsignedShort", Int: "int",
+    UInt: "unsignedInt", int: "long", ULong: "unsignedLong", Float: "float",
+}  # fmt: skip
 #: Fields of a correlation filter, in the order of its list, by the names that requests use.
 _FIELDS: Final = {
     "correlation-id": "correlation_id",
@@ -54,11 +59,15 @@ def _filter_of(given: Mapping[Any, Any]) -> Filter:
     wanted = given.get("correlation-filter")
     if not isinstance(wanted, Mapping):
         raise AmqpError(DECODE_ERROR, "expected a rule to have a sql-filter or a correlation-filter")
-    fields = {ours: wanted.get(theirs) for theirs, ours in _FIELDS.items()}
-    properties = wanted.get("properties")
-    return CorrelationFilter(
-        **fields, properties=properties_of(properties) if isinstance(properties, Mapping) else {}
-    )
+    fields: dict[str, Any] = {ours: wanted.get(theirs) for theirs, ours in _FIELDS.items()}
+    found: Any = wanted.get("properties")
+    properties: Mapping[Any, Any] = found if isinstance(found, Mapping) else {}
+    written = {
+        str(name): f"{_KINDS[type(value)]} {value}"
+        for name, value in properties.items()
+        if type(value) in _KINDS
+    }
+    return CorrelationFilter(**fields, properties=properties_of(properties), written=written)
 
 
 def _expression(given: Any) -> str:
@@ -78,10 +87,20 @@ def described_rule(rule: Rule) -> Described:
     return Described(ULong(_RULE), [_described_filter(rule.filter), action, rule.name, None])
 
 
+def _of_kind(value: Any, written: str) -> Any:
+    """Return a value with the type that a client gave it."""
+    kind = written.partition(" ")[0]
+    made = next((one for one, name in _KINDS.items() if name == kind), None)
+    return value if made is None else made(value)
+
+
 def _described_filter(wanted: Filter) -> Described:
     if isinstance(wanted, SqlFilter):
         return Described(ULong(_SQL), [wanted.expression, _LEVEL])
     if isinstance(wanted, CorrelationFilter):
         fields = [getattr(wanted, name) for name in _FIELDS.values()]
-        return Described(ULong(_CORRELATION), [*fields, dict(wanted.properties)])
+        properties = {
+            name: _of_kind(value, wanted.written.get(name, "")) for name, value in wanted.properties.items()
+        }
+        return Described(ULong(_CORRELATION), [*fields, properties])
     return Described(ULong(_FALSE if isinstance(wanted, FalseFilter) else _TRUE), [])

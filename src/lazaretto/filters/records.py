@@ -103,6 +103,7 @@ def _fields(value: Any) -> dict[str, Any]:
     return {
         name: {key: property_record(one) for key, one in part.items()} if name in _VALUES else part
         for name, part in found.items()
+        if name != "written" or part
     }
 
 

@@ -62,6 +62,8 @@ class CorrelationFilter:
     reply_to_session_id: str | None = None
     content_type: str | None = None
     properties: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: How a client of Service Bus wrote values, by name, where that says more than they do: "long 5".
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "properties", checked_values("properties", self.properties))
@@ -80,7 +82,7 @@ class CorrelationFilter:
         found: dict[tuple[str, str], Value] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
-            if field.name != "properties" and value is not None:
+            if field.name not in ("properties", "written") and value is not None:
                 found["sys", field.name] = value
         for name, value in self.properties.items():
             found["user", name.lower()] = value
@@ -94,6 +96,8 @@ class SqlFilter:
 
     expression: str
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: How a client of Service Bus wrote values, by name, where that says more than they do: "long 5".
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
@@ -107,6 +111,8 @@ class SqlAction:
 
     expression: str
     parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: How a client of Service Bus wrote values, by name, where that says more than they do: "long 5".
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))

@@ -217,11 +217,11 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     if not request.updates:
         if found is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
-        await _create_entity(broker, kind, given, path, request.actor)
+        await _create_entity(broker, kind, given, path, request.actor, request.base)
     elif found is None or isinstance(found, TopicDescription) != (kind == "TopicDescription"):
         raise EntityNotFound(f"no entity of this kind exists at {path!r}")
     else:
-        changes = changes_of(kind, given, found.options)
+        changes = changes_of(kind, given, found.options, base=request.base)
         update = broker.update_topic if isinstance(found, TopicDescription) else broker.update_queue
         if changes:
             await update(path, actor=request.actor, **changes)
@@ -236,13 +236,13 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
 
 
 async def _create_entity(
-    broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str, actor: Actor
+    broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str, actor: Actor, base: str
 ) -> None:
     if kind == "TopicDescription":
-        changes = changes_of(kind, given, TopicOptions(), creates=True)
+        changes = changes_of(kind, given, TopicOptions(), creates=True, base=base)
         await broker.create_topic(path, TopicOptions(**changes), actor=actor)
     else:
-        changes = changes_of(kind, given, QueueOptions(), creates=True)
+        changes = changes_of(kind, given, QueueOptions(), creates=True, base=base)
         await broker.create_queue(path, QueueOptions(**changes), actor=actor)
 
 
@@ -253,12 +253,12 @@ async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
     if request.updates:
         before = (await broker.subscription(*names)).queue
         status = status_of(kind, given, before.status)
-        changes: dict[str, Any] = changes_of(kind, given, before.options)
+        changes: dict[str, Any] = changes_of(kind, given, before.options, base=request.base)
         if changes:
             await broker.update_subscription(*names, actor=request.actor, **changes)
     else:
         status = status_of(kind, given)
-        options = QueueOptions(**changes_of(kind, given, QueueOptions(), creates=True))
+        options = QueueOptions(**changes_of(kind, given, QueueOptions(), creates=True, base=request.base))
         first = described.find("DefaultRuleDescription")
         made: Sequence[Rule] | None = None if first is None else [rules.rule_of(first)]
         await broker.create_subscription(*names, options, made, actor=request.actor)

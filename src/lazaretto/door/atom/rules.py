@@ -39,6 +39,8 @@ _FIELDS: Final = {
 _SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
 _SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
 _LEVEL: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
+#: Kinds that XML's own schema has not.
+_OF_SERIALIZATION: Final = {"guid", "duration", "char"}
 #: Properties and parameters of a rule.
 _MOST_VALUES: Final = 1_000
 #: What XML has for numbers that have no digits, by what Python has.
@@ -52,7 +54,7 @@ def rule_of(description: Element, name: str = "") -> Rule:
     action = description.find("Action")
     wanted = None
     if action is not None and action.get("type") == "SqlRuleAction":
-        wanted = SqlAction(text_of(action.find("SqlExpression")), _values(action.find("Parameters")))
+        wanted = SqlAction(text_of(action.find("SqlExpression")), *_values(action.find("Parameters")))
     elif action is not None and action.get("type") != "EmptyRuleAction":
         raise Refusal(400, f"expected an EmptyRuleAction or a SqlRuleAction, got {action.get('type')!r}")
     given = name or text_of(description.find("Name")) or DEFAULT_RULE
@@ -66,10 +68,11 @@ def _filter_of(found: Element | None) -> Filter:
     if kind == "FalseFilter":
         return FalseFilter()
     if kind == "SqlFilter":
-        return SqlFilter(text_of(found.find("SqlExpression")), _values(found.find("Parameters")))
+        return SqlFilter(text_of(found.find("SqlExpression")), *_values(found.find("Parameters")))
     if kind == "CorrelationFilter":
         fields = {ours: found.findtext(theirs) or None for theirs, ours in _FIELDS.items()}
-        return CorrelationFilter(**fields, properties=_values(found.find("Properties")))
+        properties, written = _values(found.find("Properties"))
+        return CorrelationFilter(**fields, properties=properties, written=written)
     raise Refusal(400, f"expected a filter of a kind that Service Bus has, got {kind!r}")
 
 
@@ -94,9 +97,13 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
 }
 
 
-def _values(parent: Element | None) -> dict[str, Any]:
-    """Return properties or parameters by name. Raises Refusal."""
+def _values(parent: Element | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return properties or parameters by name, and those that were written in another way than they are told.
+
+    Raises Refusal.
+    """
     found: dict[str, Any] = {}
+    otherwise: dict[str, str] = {}
     for pair in [] if parent is None else parent:
         value = pair.find("Value")
         kind = "string" if value is None else value.get("type", "string")
@@ -104,22 +111,23 @@ def _values(parent: Element | None) -> dict[str, Any]:
         if read is None:
             raise Refusal(400, f"expected a value of one of {', '.join(_READERS)}, got a {kind}")
         text = "" if value is None else value.text or ""
+        name = pair.findtext("Key") or ""
         try:
-            found[pair.findtext("Key") or ""] = read(text)
+            found[name] = read(text)
         except (ValueError, binascii.Error):
             raise Refusal(400, f"expected a {kind}, got {text[:100]!r}") from None
         if len(found) > _MOST_VALUES:
             raise Refusal(400, f"expected at most {_MOST_VALUES} values, got more")
-    return found
+        if _written(found[name])[:2] != (kind, text):
+            otherwise[name] = f"{kind} {text}"
+    return found, otherwise
 
 
 def described(rule: Rule, created: datetime) -> str:
     """Return the description of a rule in XML."""
     action = '<Action i:type="EmptyRuleAction"/>'
     if rule.action is not None:
-        action = (
-            f'<Action i:type="SqlRuleAction">{_sql(rule.action.expression, rule.action.parameters)}</Action>'
-        )
+        action = f'<Action i:type="SqlRuleAction">{_sql(rule.action.expression, rule.action)}</Action>'
     age = element("CreatedAt", moment(created))
     return description("RuleDescription", (_filter(rule.filter), action, age, element("Name", rule.name)))
 
@@ -127,26 +135,30 @@ def described(rule: Rule, created: datetime) -> str:
 def _filter(wanted: Filter) -> str:
     match wanted:
         case SqlFilter():
-            inner = _sql(wanted.expression, wanted.parameters)
+            inner = _sql(wanted.expression, wanted)
         case CorrelationFilter():
             fields = ((theirs, getattr(wanted, ours)) for theirs, ours in _FIELDS.items())
             inner = "".join(element(name, value) for name, value in fields if value is not None)
-            inner += f"<Properties>{_pairs(wanted.properties)}</Properties>"
+            inner += f"<Properties>{_pairs(wanted.properties, wanted.written)}</Properties>"
         case FalseFilter():
-            inner = _sql("1=0", {})
+            inner = _sql("1=0", None)
         case TrueFilter():
-            inner = _sql("1=1", {})
+            inner = _sql("1=1", None)
     return f'<Filter i:type="{type(wanted).__name__}">{inner}</Filter>'
 
 
-def _sql(expression: str, parameters: Mapping[str, Any]) -> str:
-    return f"{element('SqlExpression', expression)}{_LEVEL}<Parameters>{_pairs(parameters)}</Parameters>"
+def _sql(expression: str, part: SqlFilter | SqlAction | None) -> str:
+    pairs = "" if part is None else _pairs(part.parameters, part.written)
+    return f"{element('SqlExpression', expression)}{_LEVEL}<Parameters>{pairs}</Parameters>"
 
 
-def _pairs(values: Mapping[str, Any]) -> str:
+def _pairs(values: Mapping[str, Any], otherwise: Mapping[str, str]) -> str:
     found = []
     for name, value in values.items():
         kind, text, space = _written(value)
+        if name in otherwise:
+            kind, _, text = otherwise[name].partition(" ")
+            space = _SERIALIZATION if kind in _OF_SERIALIZATION else _SCHEMA
         typed = f'<Value i:type="d6p1:{kind}" xmlns:d6p1="{space}">{written(text)}</Value>'
         found.append(f"<KeyValueOfstringanyType>{element('Key', name)}{typed}</KeyValueOfstringanyType>")
     return "".join(found)

@@ -125,6 +125,8 @@ KEPT: Final = {
     "FilteringMessagesBeforePublishing": "false",
     "EnableSubscriptionPartitioning": "false",
 }
+#: Elements that are addresses of other entities: they are told as they were written.
+_ADDRESSES: Final = ("ForwardTo", "ForwardDeadLetteredMessagesTo")
 _NOT_OF_SUBSCRIPTIONS: Final = {
     "MaxSizeInMegabytes",
     "RequiresDuplicateDetection",
@@ -182,9 +184,16 @@ def status_of(
 
 
 def changes_of(
-    kind: str, given: Mapping[str, str], options: QueueOptions | TopicOptions, *, creates: bool = False
+    kind: str,
+    given: Mapping[str, str],
+    options: QueueOptions | TopicOptions,
+    *,
+    creates: bool = False,
+    base: str = "",
 ) -> dict[str, Any]:
     """Return which options become what, by elements of a description.
+
+    `base`: the server's address as the client knows it, without a path.
 
     An element that says what the entity is already changes nothing, so that a client which sends back what
     it read keeps what this library alone can set. Raises Refusal.
@@ -218,9 +227,27 @@ def changes_of(
             changed = Parts(receive_retry_count=changed.receive_retry_count)
         changes[setting.option] = changed
     kept = _kept(kind, given, options.annotations or {}, creates=creates)
+    kept = _kept_addresses(kind, given, kept, base) if base else kept
     if kept != (options.annotations or {}):
         changes["annotations"] = kept
     return changes
+
+
+def _kept_addresses(
+    kind: str, given: Mapping[str, str], kept: Mapping[str, str], base: str
+) -> dict[str, str]:
+    """Keep how addresses are written where they would be told in another way."""
+    found = dict(kept)
+    for element in _ADDRESSES:
+        found.pop(_PREFIX + element, None)
+        text = given.get(element, "") if element in ELEMENTS[kind] else ""
+        if text and text != _address(base, read_destination(text) or ""):
+            found[_PREFIX + element] = text
+    return found
+
+
+def _address(base: str, path: str) -> str:
+    return f"sb://{base.partition('://')[2]}/{path}"
 
 
 def _shown(setting: Setting, options: QueueOptions | TopicOptions) -> str:
@@ -254,8 +281,10 @@ def told(kind: str, options: QueueOptions | TopicOptions, base: str) -> Iterator
         if setting.element not in ELEMENTS[kind]:
             continue
         text = _shown(setting, options)
-        if setting.clears and text:
-            text = f"sb://{base.partition('://')[2]}/{text}"
+        if setting.element in _ADDRESSES and text:
+            written = (options.annotations or {}).get(_PREFIX + setting.element, "")
+            same = (read_destination(written) or "").lower() == text.lower()
+            text = written if same else _address(base, text)
         if text:
             yield setting.element, text
     kept = options.annotations or {}

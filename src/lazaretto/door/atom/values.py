@@ -36,11 +36,12 @@ def write_duration(seconds: float | None) -> str:
     """Return a duration in seconds as text; None: without end."""
     if seconds is None or seconds >= _LONGEST:
         return FOREVER
-    whole, fraction = divmod(round(seconds * 1_000_000), 1_000_000)
+    # .NET counts in tenths of a microsecond.
+    whole, fraction = divmod(round(seconds * 10_000_000), 10_000_000)
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    last = f"{second}.{fraction:06}".rstrip("0") if fraction else f"{second}"
+    last = f"{second}.{fraction:07}".rstrip("0") if fraction else f"{second}"
     time = f"{f'{hour}H' * bool(hour)}{f'{minute}M' * bool(minute)}{f'{last}S' * (last != '0')}"
     day = f"{days}D" if days else ""
     return f"P{day}T{time}" if time else f"P{day}" if day else "PT0S"

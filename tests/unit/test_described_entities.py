@@ -42,7 +42,7 @@ ADDRESSES = st.builds(
 )
 VALUES: dict[str, st.SearchStrategy[str]] = {
     "LockDuration": durations(5 * SECOND, 300 * SECOND),
-    "MaxSizeInMegabytes": st.sampled_from(["1024", "2048", "5120", "81920"]),
+    "MaxSizeInMegabytes": st.sampled_from(["1024", "2048", "5120", "16384", "81920"]),
     "DefaultMessageTimeToLive": durations(SECOND, 3650 * DAY) | st.just(FOREVER),
     "DuplicateDetectionHistoryTimeWindow": durations(20 * SECOND, 7 * DAY),
     "MaxDeliveryCount": st.integers(1, 2_147_483_647).map(str),

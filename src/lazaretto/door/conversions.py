@@ -55,6 +55,8 @@ _OF_BROKER: Final = frozenset({
     SEQUENCE_NUMBER, ENQUEUED_TIME, LOCKED_UNTIL, SCHEDULED_TIME, MESSAGE_STATE, ENQUEUE_SEQUENCE_NUMBER,
     DEAD_LETTER_SOURCE,
 })  # fmt: skip
+#: Milliseconds after which no message need end: the years of Python's calendar.
+_LONGEST_LIFE: Final = 3_000_000 * 86_400_000
 _OF_MESSAGE: Final = _OF_BROKER | {PARTITION_KEY}
 _OF_DELIVERY: Final = frozenset({LOCK_TOKEN})
 #: Properties that Lazaretto has fields for.
@@ -111,6 +113,9 @@ def message_of(payload: bytes) -> Message:
     else:
         # As it would be encoded, without the work.
         left = encode_types(types) if types else None
+    if scheduled is not None and left is None:
+        # That it came from a client of Service Bus says that its life begins at its time.
+        left = b""
     return Message(
         body,
         text_of(given.message_id) or None,
@@ -122,11 +127,19 @@ def message_of(payload: bytes) -> Message:
         given.reply_to_group_id,
         None if given.content_type is None else str(given.content_type),
         text_of(partition_key),
-        None if header.ttl is None else timedelta(milliseconds=header.ttl),
+        _life(header, given),
         None if scheduled is None else moment_of(scheduled),
         properties or None,
         amqp=left,
     )
+
+
+def _life(header: Header, given: Properties) -> timedelta | None:
+    """Return how long a message lives: beyond what a header can say, its properties tell."""
+    made, ends = given.creation_time, given.absolute_expiry_time
+    if header.ttl == LARGEST_TTL and made is not None and ends is not None and ends > made:
+        return timedelta(milliseconds=min(ends - made, _LONGEST_LIFE))
+    return None if header.ttl is None else timedelta(milliseconds=header.ttl)
 
 
 def _is_special(header: Header, given: Properties) -> bool:
@@ -241,9 +254,15 @@ def _annotations(
 
 def _properties(message: StoredMessage, left: Properties) -> Properties:
     content_type = message.content_type
+    made, ends = left.creation_time, left.absolute_expiry_time
+    life = time_to_live(message, message.headers)
+    if made is not None and ends is not None and life is not None:
+        # Clients take the difference for its time to live.
+        ends = min(ends, made + life // 1000)
     return msgspec.structs.replace(
         left,
         message_id=original(left.message_id, message.message_id),
+        absolute_expiry_time=ends,
         to=message.to,
         subject=message.subject,
         reply_to=message.reply_to,

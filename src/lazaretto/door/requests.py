@@ -18,6 +18,7 @@ from lazaretto.door.residue import moment_of
 from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
 from lazaretto.errors import SessionLockLost
+from lazaretto.filters.rules import sorted_rules
 from lazaretto.model.clock import LAST_MOMENT
 from lazaretto.model.entities import MessageState
 from lazaretto.model.messages import ReceivedMessage
@@ -289,7 +290,7 @@ async def _remove_rule(request: Request) -> Answer:
 async def _enumerate_rules(request: Request) -> Answer:
     found = await request.peer.door.broker.subscription(*subscription_of(request.path))
     skip, top = (max(request.number(name), 0) for name in ("skip", "top"))
-    rules = found.rules[skip : skip + top]
+    rules = sorted_rules(found.rules)[skip : skip + top]
     if not rules:
         return Answer(204, "no rules")
     told = [{"rule-description": described_rule(rule)} for rule in rules]

@@ -147,6 +147,11 @@ class Rule:
             raise InvalidOption(f"expected action to be a SqlAction or None, got {shown(self.action)}")
 
 
+def sorted_rules(rules: Sequence[Rule]) -> list[Rule]:
+    """Return rules by name, as Service Bus lists them."""
+    return sorted(rules, key=lambda rule: rule.name.lower())
+
+
 def describe_filter(wanted: Filter) -> str:
     """Return a filter as one reads it."""
     if isinstance(wanted, SqlFilter):

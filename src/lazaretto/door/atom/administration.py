@@ -20,7 +20,7 @@ from lazaretto.door.atom.resources import Kind, Resource
 from lazaretto.door.atom.settings import changes_of, status_of
 from lazaretto.door.atom.values import read_destination, read_number
 from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
-from lazaretto.filters.rules import Rule
+from lazaretto.filters.rules import Rule, sorted_rules
 from lazaretto.model.actors import Actor
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
 
@@ -172,7 +172,7 @@ async def _listed(broker: AsyncBroker, signing: SigningRules, request: Request) 
         entries, number = [entry_of_subscription(one, base) for one in of_topic[:top]], len(of_topic)
     else:
         owner = await broker.subscription(resource.entity, resource.subscription)
-        some = owner.rules[skip : skip + most]
+        some = sorted_rules(owner.rules)[skip : skip + most]
         entries, number = [_entry_of_rule(owner, rule, base) for rule in some[:top]], len(some)
     address = request.url.partition("?")[0]
     more = f"{address}?$skip={skip + top}&$top={top}" if top and number > top else ""

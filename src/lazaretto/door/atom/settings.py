@@ -24,6 +24,8 @@ from lazaretto.model.policy import PoisonPolicy
 _LONGEST_LOCK: Final = 300.0
 #: What an entity without a limit of its size says, in megabytes: Service Bus's default.
 _ANY_SIZE: Final = 1024
+#: The sizes that its tiers have, in megabytes, with 16 partitions and without.
+_SIZES: Final = (1024, 2048, 3072, 4096, 5120, 16384, 32768, 49152, 65536, 81920)
 #: Partitions of an entity that a client wants to be partitioned, as many as at Service Bus.
 _PARTITIONS: Final = 16
 #: What names of annotations that come from Service Bus's clients begin with.
@@ -66,6 +68,15 @@ def _size(text: str) -> int:
     return megabytes << 20
 
 
+def _tier(size: int, _: int | None) -> int:
+    megabytes = size >> 20
+    if megabytes not in _SIZES:
+        raise Refusal(
+            400, f"expected MaxSizeInMegabytes to be one of {', '.join(map(str, _SIZES))}, got {megabytes}"
+        )
+    return size
+
+
 #: In the order of Service Bus's descriptions.
 SETTINGS: Final = (
     Setting("LockDuration", "lock_duration", read_duration, write_duration, _lock),
@@ -74,6 +85,7 @@ SETTINGS: Final = (
         "max_size",
         _size,
         lambda size: str(_ANY_SIZE if size is None else max(size >> 20, 1)),
+        _tier,
     ),
     Setting("RequiresDuplicateDetection", "requires_duplicate_detection", read_flag, write_flag, fixed=True),
     Setting("RequiresSession", "requires_session", read_flag, write_flag, fixed=True),

@@ -61,7 +61,9 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
         time_to_live, scheduled, properties, dead_letter_queue, amqp=_amqp(message.amqp),
     )  # fmt: skip
     encoded = encode_bounded(headers)
-    return NewMessage(body, message_id, session_id, time_to_live, scheduled, partition_key, encoded)
+    # As at Service Bus, whose clients send such messages.
+    begins = scheduled if scheduled is not None and headers.amqp is not None else 0
+    return NewMessage(body, message_id, session_id, time_to_live, scheduled, partition_key, encoded, begins)
 
 
 def view_of(message: Message | StoredMessage) -> MessageView:

@@ -182,7 +182,7 @@ def _edited(tx: Transaction, routed: RoutedMessage, new: NewMessage, row: Messag
         message_id=f"{row.message_id}.{row.generation + 1}" if message_id == row.message_id else message_id,
         session_id=headers.session_id,
         partition_key=headers.partition_key,
-        expires=None if new.time_to_live is None else tx.now + new.time_to_live,
+        expires=new.end(tx.now, new.time_to_live),
         headers=encode_headers(headers),
     )
 

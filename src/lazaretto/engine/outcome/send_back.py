@@ -171,7 +171,8 @@ class Reviver:
         if queue.options.requires_session and headers.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         lives = self._lives if ttl is None else [*self._lives, ttl]
-        expires = tx.now + min(lives) if lives else None
+        begins = 0 if edited is None else edited.begins
+        expires = max(tx.now, begins) + min(lives) if lives else None
         later = edited is not None and edited.scheduled is not None and edited.scheduled > tx.now
         times = (expires, edited.scheduled if later and edited is not None else None)
         return _replace(

@@ -60,7 +60,7 @@ class Router:
         body, life = message.body, message.time_to_live
         routed = RoutedMessage(
             body, None, len(body), message.message_id or tx.new_message_id(), message.session_id,
-            None if life is None else tx.now + life, message.headers, sequence_of(key), key, 0,
+            message.end(tx.now, life), message.headers, sequence_of(key), key, 0,
             message.scheduled, message.partition_key,
         )  # fmt: skip
         if destination is None:
@@ -227,7 +227,10 @@ class Router:
         longest = queue.options.default_time_to_live
         if longest is None:
             return routed
-        end = self._tx.now + round(longest * 1_000_000)
+        begins = self._tx.now
+        if routed.scheduled is not None and decode_headers(routed.headers).amqp is not None:
+            begins = max(begins, routed.scheduled)
+        end = begins + round(longest * 1_000_000)
         return _replace(routed, expires=end if routed.expires is None else min(end, routed.expires))
 
     def _rest(self, queue: QueueRecord, routed: RoutedMessage) -> None:

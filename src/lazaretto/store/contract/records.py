@@ -134,7 +134,10 @@ class MessageRow(msgspec.Struct):
 
 
 class NewMessage(msgspec.Struct, frozen=True):
-    """A message checked and encoded, ready to be stored. Times and durations in microseconds."""
+    """A message checked and encoded, ready to be stored. Times and durations in microseconds.
+
+    `begins`: when its life begins, if that is later than now: at its scheduled time.
+    """
 
     body: bytes
     message_id: str | None
@@ -143,6 +146,11 @@ class NewMessage(msgspec.Struct, frozen=True):
     scheduled: int | None
     partition_key: str | None
     headers: bytes | None
+    begins: int = 0
+
+    def end(self, now: int, life: int | None) -> int | None:
+        """Return when a message that is sent now expires, if it may live so long."""
+        return None if life is None else max(now, self.begins) + life
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):

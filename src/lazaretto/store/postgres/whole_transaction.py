@@ -313,7 +313,7 @@ class WholeTransaction(PgTransaction):
             ttl, state = message.time_to_live, FRESH
             if limit is not None and (ttl is None or ttl > limit):
                 ttl = limit
-            expires = None if ttl is None else now + ttl
+            expires = message.end(now, ttl)
             due = expires
             scheduled = message.scheduled
             if scheduled is not None and scheduled > now:

@@ -162,7 +162,7 @@ class SqlTransaction:
             ttl, due, state = message.time_to_live, None, FRESH
             if limit is not None and (ttl is None or ttl > limit):
                 ttl = limit
-            expires = None if ttl is None else now + ttl
+            expires = message.end(now, ttl)
             due = expires
             scheduled = message.scheduled
             if scheduled is not None and scheduled > now and not force_fresh:

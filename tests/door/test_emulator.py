@@ -165,7 +165,7 @@ def test_what_is_fixed_is_not_changed_by_a_file(tmp_path: Path) -> None:
         ("UserConfig", None, "UserConfig: expected it to be given"),
         ("UserConfig", [], "UserConfig: expected an object"),
         ("UserConfig.Namespaces", {}, "UserConfig.Namespaces: expected a list"),
-        ("UserConfig.Namespaces", [], "UserConfig.Namespaces: expected one namespace, got 0"),
+        ("UserConfig.Namespaces", [], "UserConfig.Namespaces: expected a namespace, got none"),
         (f"{NS}.Queues.0.Name", 5, "Queues[0].Name: expected text"),
         (f"{NS}.Queues.0.Name", "a//b", "Queues[0].Name: expected each part"),
         (f"{NS}.Queues.0.Name", "a/$DeadLetterQueue", "Queues[0].Name: expected the name of a queue"),
@@ -337,3 +337,73 @@ def test_the_command_tells_what_is_wrong(tmp_path: Path) -> None:
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
         assert refused.returncode != 0
         assert said in " ".join(refused.stderr.split()), refused.stderr
+
+
+COMMENTED = """\ufeff// Configuration of the emulator
+{
+  "UserConfig": { /* of one
+                     machine */
+    "Namespaces": [
+      {
+        "Name": "one", // its name
+        "Queues": [
+          { "Name": "a", "Properties": { "UserMetadata": "see http://x/, /* not a comment */ \\\\" }, },
+          { "Name": "b", },
+        ],
+      },
+      {
+        "Name": "two",
+        "Topics": [
+          { "Name": "t",
+            "Subscriptions": [
+              { "Name": "s",
+                "Rules": [
+                  { "Name": "r",
+                    "Properties": {
+                      "FilterType": "Sql",
+                      "SqlFilter": { "SqlExpression": "n > @least", "Parameters": { "@least": 5, }, },
+                      "Action": { "SqlExpression": "SET m = @m", "Parameters": { "@m": "x" } },
+                    },
+                  },
+                ],
+              },
+            ],
+          },
+        ],
+      }, // the last
+    ],
+    "Logging": { "Type": "File" },
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("encode", [False, True])
+def test_comments_and_commas_as_people_write_them(tmp_path: Path, encode: bool) -> None:
+    found = read_namespace(COMMENTED.encode() if encode else COMMENTED)
+    assert found.ignored == []
+    with lazaretto.connect(tmp_path / "store.db") as broker:
+        provision(broker, found)
+        metadata = broker.queue("a").options.annotations
+        assert metadata == {"servicebus:UserMetadata": "see http://x/, /* not a comment */ \\"}
+        assert broker.queue("b").path == "b"
+        rule = Rule("r", SqlFilter("n > @least", {"@least": 5}), SqlAction("SET m = @m", {"@m": "x"}))
+        assert broker.subscription("t", "s").rules == (rule,)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"a": 1 // one\n "b": 2}', "line 2 column 2"),
+        ('{"a": /* no end }', "expected JSON"),
+    ],
+)
+def test_an_error_names_the_place_in_the_file_as_it_is(text: str, said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        read_namespace(text)
+
+
+def test_a_name_in_two_namespaces_is_told() -> None:
+    twice = {"UserConfig": {"Namespaces": [{"Queues": [{"Name": "a"}]}, {"Queues": [{"Name": "A"}]}]}}
+    with pytest.raises(InvalidOption, match=r"Namespaces\[1\]\.Queues\[0\]\.Name.*Namespaces\[0\]"):
+        read_namespace(json.dumps(twice))

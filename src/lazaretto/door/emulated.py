@@ -10,6 +10,7 @@ from typing import Any, Final
 from lazaretto.door.atom.refusals import Refusal
 from lazaretto.door.atom.settings import ELEMENTS, changes_of, told
 from lazaretto.door.atom.values import write_flag
+from lazaretto.door.commented_json import plain_json
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.filters.rules import CorrelationFilter, Filter, Rule, SqlAction, SqlFilter
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions, subscription_path
@@ -117,24 +118,24 @@ class _Node:
 
 
 def read_namespace(text: str | bytes) -> EmulatedNamespace:
-    """Return the namespace that a Config.json describes. Raises InvalidOption, which says where."""
+    """Return what a Config.json describes, of all its namespaces. Raises InvalidOption, which says where."""
     try:
-        root = _Node("", json.loads(text))
+        root = _Node("", json.loads(plain_json(text if isinstance(text, str) else text.decode("utf-8"))))
     except (ValueError, RecursionError) as error:
         raise InvalidOption(f"expected JSON: {error}") from None
     config = root.part("UserConfig")
     namespaces = list(config.items("Namespaces"))
-    if len(namespaces) != 1:
-        raise config.part("Namespaces", []).wrong(f"expected one namespace, got {len(namespaces)}")
-    (namespace,) = namespaces
+    if not namespaces:
+        raise config.part("Namespaces", []).wrong("expected a namespace, got none")
     found = EmulatedNamespace()
     found.ignored += [*root.besides("UserConfig"), *config.besides("Namespaces", "Logging")]
-    found.ignored += namespace.besides("Name", "Queues", "Topics")
-    for queue in namespace.items("Queues"):
-        found.ignored += queue.besides("Name", "Properties")
-        found.queues.append(_entity(queue, _path(queue, found), "QueueDescription", found))
-    for topic in namespace.items("Topics"):
-        _read_topic(topic, found)
+    for namespace in namespaces:
+        found.ignored += namespace.besides("Name", "Queues", "Topics")
+        for queue in namespace.items("Queues"):
+            found.ignored += queue.besides("Name", "Properties")
+            found.queues.append(_entity(queue, _path(queue, found), "QueueDescription", found))
+        for topic in namespace.items("Topics"):
+            _read_topic(topic, found)
     return found
 
 
@@ -217,19 +218,25 @@ def _rule(rule: _Node, found: EmulatedNamespace) -> Rule:
     found.ignored += properties.besides("FilterType", f"{kind.value}Filter", "Action")
     try:
         if kind.of(str) == "Sql":
-            wanted: Filter = SqlFilter(properties.part("SqlFilter").part("SqlExpression").of(str))
+            sql = properties.part("SqlFilter")
+            wanted: Filter = SqlFilter(sql.part("SqlExpression").of(str), _parameters(sql))
         elif kind.value == "Correlation":
             wanted = _correlation(properties.part("CorrelationFilter"), found)
         else:
             raise kind.wrong(f"expected Sql or Correlation, got {json.dumps(kind.value)[:100]}")
-        changes = (
-            None if action is None else SqlAction(properties.part("Action").part("SqlExpression").of(str))
-        )
+        changes = None
+        if action is not None:
+            sql = properties.part("Action")
+            changes = SqlAction(sql.part("SqlExpression").of(str), _parameters(sql))
         return Rule(rule.part("Name").of(str), wanted, changes)
     except LazarettoError as error:
         if str(error).startswith(rule.place):
             raise
         raise properties.wrong(str(error)) from None
+
+
+def _parameters(sql: _Node) -> dict[str, Any]:
+    return dict(sql.part("Parameters", {}).of(dict))
 
 
 def _correlation(given: _Node, found: EmulatedNamespace) -> CorrelationFilter:

@@ -446,6 +446,11 @@ class TestForwarding:
         found = broker.peek("target", 10)[1]
         assert (found.sequence_number, found.enqueued_sequence_number) == (2, number)
 
+    def test_what_forwards_is_never_idle(self, q: Broker, clock: ManualClock) -> None:
+        create(q, "a", forward_to="q", auto_delete_on_idle=300)
+        clock.advance(10_000)
+        assert q.queue("a").options.forward_to == "q"
+
 
 class TestTimeToLive:
     """The end of a message."""

@@ -406,7 +406,7 @@ def test_beyond_this_machine_only_with_tls_and_a_key(url: str, broker: Broker, t
 @pytest.mark.stores("sqlite")
 def test_options_of_amqp_need_its_port(url: str, broker: Broker, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("the key")
-    for words in (("--tls",), ("--certificate", "c.pem"), ("--key-file", str(tmp_path / "key"))):
+    for words in (("--plain",), ("--key-file", str(tmp_path / "key"))):
         command = [sys.executable, "-m", "lazaretto", "serve", "--store", url, "--http", "0", *words]
         refused = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
         assert refused.returncode == 2

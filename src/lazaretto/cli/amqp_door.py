@@ -49,19 +49,17 @@ class AmqpDoor:
         from lazaretto.door import check_address
 
         if self.amqp is None and (unused := self._given()):
-            raise usage(f"give --amqp with {unused}: without it AMQP is not served, and HTTP has no TLS")
+            raise usage(f"give --amqp with {unused}: without it AMQP is not served")
         if self.plain and not self.encrypts:
             raise usage("give --certificate or --tls with --plain: without them nothing is encrypted")
+        tls = self.tls()
         if self.amqp is not None:
-            tls = None if self.plain else self.tls()
+            tls = None if self.plain else tls
             check_address(self.amqp_host, tls, self.policies(), insecure=self.insecure)
 
     def _given(self) -> str:
         """Return an option that has no effect without a port; "": none was given."""
         given = {
-            "--certificate": self.certificate,
-            "--private-key": self.private_key,
-            "--tls": self.local,
             "--key-file": self.key_file,
             "--amqp-also": self.more_ports,
             "--plain": self.plain,
@@ -84,18 +82,28 @@ class AmqpDoor:
         if self.local:
             raise usage("give --certificate or --tls, not both")
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.read_certificate(context)
+        return context
+
+    def _local_tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self.read_certificate(context)
+        return context
+
+    def read_certificate(self, context: ssl.SSLContext) -> None:
+        """Read the certificate and its key, also again: connections that begin later have it.
+
+        Raises a usage error.
+        """
+        if self.certificate is None:
+            context.load_cert_chain(local_certificate().server)
+            return
         try:
             # A key with a password would be asked for at the terminal.
             context.load_cert_chain(self.certificate, self.private_key, password="")
         except (OSError, ValueError) as error:
             text = f"expected a certificate and its key as PEM in {str(self.certificate)!r}"
             raise usage(f"{text}, got {type(error).__name__}: {error}") from None
-        return context
-
-    def _local_tls(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(local_certificate().server)
-        return context
 
     def told(self) -> dict[str, str]:
         """Return what clients must know to trust a certificate that was made for them."""
@@ -156,7 +164,9 @@ AmqpOptions = Annotated[
                 Annotated[
                     Path | None,
                     option(
-                        "--certificate", "FILE", "Certificate for AMQP over TLS, as PEM.  [default: no TLS]"
+                        "--certificate",
+                        "FILE",
+                        "Certificate for HTTP and AMQP over TLS, as PEM.  [default: no TLS]",
                     ),
                 ],
                 None,
@@ -185,7 +195,7 @@ AmqpOptions = Annotated[
             "plain": (
                 Annotated[
                     bool,
-                    typer.Option("--plain", help="Serve AMQP without TLS too, on the same port."),
+                    typer.Option("--plain", help="Serve without TLS too, on the same ports."),
                 ],
                 False,
             ),

@@ -87,8 +87,8 @@ class HttpDoor:
         name, colour = (self.name, self.colour) if other is None else (other.name, other.colour)
         return PageOptions(name, colour, self.trace_url)
 
-    def access(self) -> Access:
-        """Return whom the server takes for whom. Raises InvalidOption."""
+    def access(self, *, secure: bool = False) -> Access:
+        """Return whom the server takes for whom. `secure`: it encrypts itself. Raises InvalidOption."""
         from lazaretto.engine.log import actor_name, user_name
         from lazaretto.web import Access, Grant, Identity, Proxies, Role
 
@@ -100,7 +100,7 @@ class HttpDoor:
             own,
             somebody if self.token is None else None,
             proxies=Proxies(self.proxies, *headers) if self.proxies else None,
-            secure=self.origin is not None and self.origin.scheme == "https",
+            secure=secure if self.origin is None else self.origin.scheme == "https",
             read_only=self.read_only,
             provider=self._provider(),
         )
@@ -205,7 +205,7 @@ HttpOptions = Annotated[
                     typer.Option(
                         "--host",
                         metavar="ADDRESS",
-                        help="Address of the HTTP API. Beyond this machine put TLS in front of it.",
+                        help="Address of the HTTP API. Beyond this machine it needs TLS.",
                     ),
                 ],
                 "127.0.0.1",

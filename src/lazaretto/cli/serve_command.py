@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import signal
+import ssl
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor, AmqpOptions
@@ -23,9 +25,11 @@ from lazaretto.cli.tried_handlers import ServedHandlers, load_handlers
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
+    from lazaretto.door import Door
     from lazaretto.serving.guard import Guard
 
 commands = Group()
+_log = logging.getLogger("lazaretto.serving")
 
 
 @commands.command("serve")
@@ -63,13 +67,15 @@ def serve(
 def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
     over_http, over_amqp = http.http is not None, amqp.amqp is not None
     files = [http.token_file, http.oidc_secret_file] if over_http else []
-    files += [amqp.key_file, amqp.private_key or amqp.certificate] if over_amqp else []
+    files += [amqp.key_file] if over_amqp else []
+    files.append(amqp.private_key or amqp.certificate)
     key = None if amqp.key_file is None else secret_of(amqp.key_file, "key")
     return ServedDoors(
         stores=stores,
         files=[str(file.absolute()) for file in files if file is not None],
         http_host=http.host if over_http else None,
-        proxied=http.origin is not None and http.origin.scheme == "https",
+        proxied=(amqp.encrypts and not amqp.plain)
+        or (http.origin is not None and http.origin.scheme == "https"),
         login=http.token is not None,
         amqp_host=amqp.amqp_host if over_amqp else None,
         amqp_tls=amqp.encrypts and not amqp.plain,
@@ -104,6 +110,35 @@ def _running_repairs(url: str, over: threading.Event) -> Iterator[None]:
             runner.join()
 
 
+class ServedTls(NamedTuple):
+    """How clients are encrypted. `only`: all of them; `named`: the certificate is no made one."""
+
+    context: ssl.SSLContext | None
+    only: bool
+    named: bool
+
+    @property
+    def scheme(self) -> str:
+        """How addresses begin."""
+        return "https" if self.context is not None else "http"
+
+
+def _read_again(amqp: AmqpDoor, context: ssl.SSLContext | None, doors: Sequence[Door]) -> None:
+    """Read the certificate and the keys again. What cannot be read leaves what is there."""
+    try:
+        policies = amqp.policies()
+        # Tried first: half of it would leave the server without any.
+        amqp.tls()
+        if context is not None:
+            amqp.read_certificate(context)
+    except Exception as error:
+        _log.error("the certificate and the keys are kept as they were: %s", error)
+        return
+    for door in doors:
+        door.keys.renew(policies)
+    _log.info("the certificate and the keys were read again", extra={"event": "keys_read"})
+
+
 async def _serve_http(
     stack: contextlib.AsyncExitStack,
     url: str,
@@ -112,25 +147,33 @@ async def _serve_http(
     broker: AsyncBroker,
     opened: Callable[[str], Awaitable[AsyncBroker]],
     guard: Guard,
+    tls: ServedTls,
 ) -> tuple[dict[str, Any], list[str]]:
     """Serve HTTP until the stack closes; return what is told of it, for programs and as lines."""
     from lazaretto.web import OtherStore, open_web
 
-    access, handlers = http.access(), load_handlers(http.handlers or ())
+    access, handlers = http.access(secure=tls.only), load_handlers(http.handlers or ())
 
     def tried(url: str) -> ServedHandlers | None:
         return ServedHandlers(url, handlers) if handlers else None
 
     others = [
-        OtherStore(other.name, await opened(other.url), http.access(), http.pages(other), tried(other.url))
+        OtherStore(
+            other.name,
+            await opened(other.url),
+            http.access(secure=tls.only),
+            http.pages(other),
+            tried(other.url),
+        )
         for other in http.also
     ]
     serving = open_web(
         broker, access, host=http.host, port=port, host_names=http.host_names(), pages=http.pages(),
         prefix=http.prefix(), others=others, handlers=tried(url), guard=guard,
+        tls=tls.context, tls_only=tls.only, strict=tls.named,
     )  # fmt: skip
     port = (await stack.enter_async_context(serving)).port
-    here = f"http://{http.shown_host()}:{port}{http.prefix()}"
+    here = f"{tls.scheme}://{http.shown_host()}:{port}{http.prefix()}"
     seen = here if http.origin is None else http.origin.geturl()
     told: dict[str, Any] = {"http_port": port, "url": f"{here}/api/v1"}
     lines: list[str] = []
@@ -186,22 +229,29 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
 
         broker = await opened(url)
         guard = Guard()
+        context = amqp.tls()
+        only, named = context is not None and not amqp.plain, amqp.certificate is not None
+        tls = ServedTls(context, only=only, named=named)
+        doors: list[Door] = []
+        if context is not None or amqp.key_file is not None:
+            loop.add_signal_handler(signal.SIGHUP, _read_again, amqp, context, doors)
         told: dict[str, Any] = {}
         lines: list[str] = []
         if http.http is not None:
-            more, text = await _serve_http(stack, url, http, http.http, broker, opened, guard)
+            more, text = await _serve_http(stack, url, http, http.http, broker, opened, guard, tls)
             told |= more
             lines += text
         if amqp.amqp is not None:
             from lazaretto.door import open_door
 
             serving_amqp = open_door(
-                broker, host=amqp.amqp_host, port=amqp.amqp, policies=amqp.policies(), tls=amqp.tls(),
+                broker, host=amqp.amqp_host, port=amqp.amqp, policies=amqp.policies(), tls=context,
                 insecure=amqp.insecure, tls_only=not amqp.plain, more_ports=amqp.more_ports or (),
                 host_names=amqp.names_of_host or (),
                 guard=guard,
             )  # fmt: skip
-            port = (await stack.enter_async_context(serving_amqp)).port
+            doors.append(await stack.enter_async_context(serving_amqp))
+            port = doors[0].port
             line = amqp.connection_string(port)
             trusted = amqp.told()
             told |= {"amqp_port": port, "connection_string": line} | trusted

@@ -30,6 +30,10 @@ class Keys:
         self.rules = SigningRules(broker)
         self.witness = Witness(broker)
 
+    def renew(self, policies: Iterable[AccessPolicy]) -> None:
+        """Take other policies of the server: what others gave is taken away soon."""
+        self.policies = {policy.name: policy for policy in policies}
+
     @property
     def wanted(self) -> bool:
         """Whether clients need a key."""

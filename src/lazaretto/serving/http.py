@@ -23,6 +23,8 @@ from lazaretto.serving.stall import Stall
 #: Clients that speak nonsense are no warning, or they could fill the log.
 _log = logging.getLogger("lazaretto.serving.http")
 _log.setLevel(logging.ERROR)
+#: For a year.
+_STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
 #: Bytes of an answer that are written at once.
 _PIECE: Final = 65_536
 #: Bytes of a message in a web socket: clients send frame by frame.
@@ -59,14 +61,32 @@ def share_of(scope: MutableMapping[str, Any]) -> Share:
     return found
 
 
-def bounded(application: Application, guard: Guard) -> Application:
-    """Return an application whose answers go out in pieces, each once the client has read the one before."""
+def is_named(host: bytes) -> bool:
+    """Return whether a request's host has a name that others may know: no address, and not localhost."""
+    name = host.decode("latin-1").lower().rstrip(".")
+    name = name if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    if name == "localhost" or name.endswith(".localhost") or name.startswith("[") or "." not in name:
+        return False
+    # The last part of a name is no number.
+    return not name.rpartition(".")[2].isdigit()
+
+
+def bounded(application: Application, guard: Guard, *, strict: bool = False) -> Application:
+    """Return an application whose answers go out in pieces, each once the client has read the one before.
+
+    `strict`: with the header that has browsers come to a named host over TLS alone.
+    """
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         share = scope["state"]["share"] = Share(guard.budget)
 
+        hosts = [value for name, value in scope.get("headers", ()) if name == b"host"]
+        strictly = strict and scope.get("scheme") == "https" and len(hosts) == 1 and is_named(hosts[0])
+
         async def send_pieces(message: MutableMapping[str, Any]) -> None:
             body = message.get("body", b"")
+            if strictly and message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], _STRICT]
             if message["type"] == "http.response.body" and len(body) > _PIECE:
                 for start in range(0, len(body), _PIECE):
                     last = start + _PIECE >= len(body)
@@ -87,10 +107,12 @@ def bounded(application: Application, guard: Guard) -> Application:
 class HttpServer:
     """Makes connections that speak HTTP, and ends them. `web_sockets`: whether clients may use them."""
 
-    def __init__(self, application: Application, guard: Guard, *, web_sockets: bool = False) -> None:
+    def __init__(
+        self, application: Application, guard: Guard, *, web_sockets: bool = False, strict: bool = False
+    ) -> None:
         self.guard = guard
         self._config = Config(
-            cast("Any", bounded(application, guard)),
+            cast("Any", bounded(application, guard, strict=strict)),
             http="httptools", ws=_WebSocket if web_sockets else "none",
             lifespan="off", log_config=None, access_log=False, proxy_headers=False, server_header=False,
             timeout_keep_alive=_KEEP_ALIVE, ws_max_size=_LARGEST_MESSAGE, ws_per_message_deflate=False,

@@ -68,6 +68,8 @@ async def open_web(
     others: Sequence[OtherStore] = (),
     handlers: TriedHandlers | None = None,
     tls: ssl.SSLContext | None = None,
+    tls_only: bool = True,
+    strict: bool = False,
     guard: Guard | None = None,
 ) -> AsyncIterator[WebServer]:
     """Serve the HTTP API while the context lasts.
@@ -77,8 +79,10 @@ async def open_web(
     another's. `prefix`: what comes before every path, such as "/queues", if a proxy shares its host with
     others. `others`: further stores, each below its name: pages, API, sessions and all. Every page links to
     the others. `handlers`: what people can try letters on. `tls`: with the server's certificate; None:
-    nothing is encrypted. `guard`: that of a server with other doors, whose limits hold for all of them; None:
-    one of its own. Raises InvalidOption for an address beyond this machine if everybody is let in.
+    nothing is encrypted. `tls_only`: with a certificate, who does not encrypt is hung up on. `strict`:
+    browsers are told to come to a named host over TLS alone. `guard`: that of a server with other doors,
+    whose limits hold for all of them; None: one of its own. Raises InvalidOption for an address beyond this
+    machine if everybody is let in.
     """
     everybody = [one for one in (access, *(other.access for other in others)) if one.anonymous is not None]
     if not is_loopback(host) and everybody:
@@ -106,8 +110,8 @@ async def open_web(
     outer = [Middleware(RelativeRedirects)]
     served = Starlette(routes=mounts, middleware=outer) if prefix or others else apps[""]
     guard = guard or Guard()
-    http = HttpServer(served, guard)
-    listener = Listener(guard, http.connection, tls)
+    http = HttpServer(served, guard, strict=strict and tls is not None)
+    listener = Listener(guard, http.connection, tls, tls_only=tls_only)
     port = listener.listen(host, [port])
     async with guard.watching():
         try:

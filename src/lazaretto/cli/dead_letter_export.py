@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-from lazaretto.broker import Broker
+from lazaretto.broker import Broker, store_of
 from lazaretto.cli import output
 from lazaretto.cli.exits import usage
 from lazaretto.engine.audited import NoteAct
@@ -65,7 +65,7 @@ def _note(broker: Broker, queue: str, form: Format) -> None:
     """Note the export in the audit log, unless the store is read-only."""
     detail = {"format": form.value, "messages": form is Format.JSONL}
     try:
-        broker._store.run(NoteAct(acting(None), "export", broker.queue(queue).path, detail))
+        store_of(broker).run(NoteAct(acting(None), "export", broker.queue(queue).path, detail))
     except StoreReadOnly:
         _log.warning("the export is not in the audit log: the store is read-only")
 

@@ -70,7 +70,7 @@ _ROWS: Final = (
     _Row("amqp:not-allowed", 400, (errors.NotAllowed, errors.InvalidMessage)),
     _Row("com.microsoft:argument-error", 400, (errors.InvalidOption, errors.FilterSyntaxError)),
     _Row("com.microsoft:server-busy", 503,
-         (errors.StoreBusy, errors.StoreUnavailable, errors.CommitUnknown),
+         (errors.StoreBusy, errors.StoreUnavailable, errors.CommitUnknown, errors.ServerOverloaded),
          "The server is busy. Please wait a few seconds and try again."),
     _Row(TIMEOUT, 408, (), "The operation did not complete within the allotted timeout."),
     _Row(UNAUTHORIZED, 401, (), "Unauthorized access."),

@@ -94,6 +94,7 @@ class Attached:
     async def _answer_attach(self, link: Link) -> None:
         try:
             await self.order(link).turn(ALL)
+            self._peer.door.guard.refuse_new_work()
             if link.sends:
                 await self._attach_receiver(link)
             else:

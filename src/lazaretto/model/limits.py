@@ -27,6 +27,8 @@ class ServerLimits:
         head_size: Maximum size of the head of an HTTP request, in bytes.
         memory: Bytes that all requests over HTTP together may hold; each holds six times what it sends or
             reads.
+        process_size: Bytes of the server's process above which it begins nothing new; in a container at most
+            four fifths of what that may take.
         body_size: Maximum size of a request's body, in bytes.
         query_seconds: Time that a query may take for whoever only reads over HTTP.
         searches: Searches and exports of all people at the same time.
@@ -47,6 +49,7 @@ class ServerLimits:
     opening_frames: int = 100
     head_size: int = 32_768
     memory: int = 96 << 20
+    process_size: int = 1 << 30
     body_size: int = 32 << 20
     query_seconds: float = 10.0
     searches: int = 4

@@ -15,8 +15,10 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from lazaretto.errors import ServerOverloaded
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget
+from lazaretto.serving.memory import MemoryAlarm, allowed, taken
 from lazaretto.serving.people import People
 from lazaretto.serving.process import OTHER_FILES
 from lazaretto.serving.refusals import Refusals
@@ -56,6 +58,11 @@ class Seat:
         return self._guard.limits
 
     @property
+    def guard(self) -> Guard:
+        """What the connection is counted by."""
+        return self._guard
+
+    @property
     def people(self) -> People:
         """What each person has under way."""
         return self._guard.people
@@ -93,6 +100,7 @@ class Guard:
         self.refusals = Refusals(self.limits.refusal_seconds)
         self.budget = Budget(self.limits.memory)
         self.people = People(self.limits)
+        self.alarm = MemoryAlarm(allowed(self.limits.process_size))
         self._reports = Reports()
         self._watching: asyncio.Task[None] | None = None
         self._open = 0
@@ -162,8 +170,35 @@ class Guard:
         # Behind a connection that the guard would end meanwhile.
         await asyncio.sleep(self.refusals.note(address, time.monotonic()))
 
+    def refuse_new_work(self) -> None:
+        """Raise ServerOverloaded while the process takes too much memory."""
+        if self.alarm.rings:
+            raise ServerOverloaded("expected less memory to be taken by the server: ask again later")
+
+    def exposition(self) -> bytes:
+        """Return how the server stands, in Prometheus's format."""
+        lines = []
+        for name, kind, what, values in (
+            ("server_memory_bytes", "gauge", "Bytes that the server's process has in memory.", {"": taken()}),
+            ("server_memory_alarm", "gauge", "1 while the server refuses new work for want of memory.",
+             {"": int(self.alarm.rings)}),
+            ("server_connections", "gauge", "Connections of clients, of all doors.",
+             {'{state="known"}': len(self._known), '{state="stranger"}': len(self._strangers)}),
+            ("refused_logins_total", "counter", "Wrong keys, tokens and login links.",
+             {"": self.refusals.count}),
+        ):  # fmt: skip
+            lines += [f"# HELP lazaretto_{name} {what}", f"# TYPE lazaretto_{name} {kind}"]
+            lines += [f"lazaretto_{name}{labels} {value}" for labels, value in values.items()]
+        return "\n".join([*lines, ""]).encode()
+
     def look(self, now: float) -> None:
         """End connections that must go, and tell the log what happened."""
+        if self.alarm.look(taken()):
+            text = "new work is refused" if self.alarm.rings else "new work is taken again"
+            _log.warning(
+                "%s: the server takes %d bytes of memory", text, taken(),
+                extra={"event": "memory_alarm", "rings": self.alarm.rings},
+            )  # fmt: skip
         longest = self.limits.opening_seconds
         for seat in [one for one in self._strangers if one.since is not None and now - one.since > longest]:
             self._end(seat, _LATE)

@@ -431,6 +431,9 @@ async def bounded_answer_of(route: Route, call: Call) -> Response | Any:
     seat, share = seat_of(call.request.scope), call.share
     if seat is None:
         return await answer_of(route, call)
+    if not route.path.startswith("/metrics"):
+        # Whoever watches the server has to see why.
+        seat.guard.refuse_new_work()
     seat.people.begin(call.identity.name, share)
     if route.searches:
         await seat.people.search(call.identity.name, share)

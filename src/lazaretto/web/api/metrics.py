@@ -11,6 +11,7 @@ from starlette.responses import Response
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
 from lazaretto.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition, process_exposition
 from lazaretto.model.permissions import Permission
+from lazaretto.serving.http import seat_of
 from lazaretto.web.routes import Call, Query, route
 
 
@@ -36,4 +37,6 @@ async def show_metrics(call: Call, query: MetricsQuery) -> Response:
         time.perf_counter() - began,
     )
     own = process_exposition(lambda path: call.identity.may(Permission.SEE, path))
+    seat = seat_of(call.request.scope)
+    own += b"" if seat is None else seat.guard.exposition()
     return Response(exposition(look) + own + call.times.exposition(), media_type=MEDIA_TYPE)

@@ -74,8 +74,8 @@ def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
         stores=stores,
         files=[str(file.absolute()) for file in files if file is not None],
         http_host=http.host if over_http else None,
-        proxied=(amqp.encrypts and not amqp.plain)
-        or (http.origin is not None and http.origin.scheme == "https"),
+        http_tls=amqp.encrypts and not amqp.plain,
+        proxied=http.origin is not None and http.origin.scheme == "https",
         login=http.token is not None,
         amqp_host=amqp.amqp_host if over_amqp else None,
         amqp_tls=amqp.encrypts and not amqp.plain,

@@ -52,7 +52,7 @@ def risks_of(doors: ServedDoors) -> Risks:
         else:
             found.problems.append(
                 f"HTTP is served at {http} without TLS, so others can read its tokens and messages: "
-                "put a proxy with TLS before it, or serve it on this machine only"
+                "give --certificate, put a proxy with TLS before it, or serve it on this machine only"
             )
     if http is not None and not doors.login:
         found.notices.append("HTTP asks for no login: every program on this machine may do everything")

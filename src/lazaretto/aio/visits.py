@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,10 +23,13 @@ from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.redaction import find_rules, redaction_key
 from lazaretto.engine.routing.forwards import places_behind
+from lazaretto.model.clock import iso
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.contract.store_contract import Store
+
+_log = logging.getLogger("lazaretto.access")
 
 
 class Visits:
@@ -46,6 +50,12 @@ class Visits:
         )
         if found is not None and found.stale and notes:
             await self._driver.call(self._store.run, NoteSeen(found.id))
+            if found.ends is not None:
+                # Not with each request: as often as it is noted that a token is used.
+                _log.warning(
+                    "token %s of %s ends at %s: make another one, and revoke this one",
+                    found.id, found.name, iso(found.ends),
+                )  # fmt: skip
         return found
 
     async def grants(self, names: Sequence[str]) -> list[tuple[Grant, ...]]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import urllib.parse
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
+from msgspec import UNSET
 
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm, confirm_deletion
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.cli.parse import NOTHING, future, optional_count
+from lazaretto.cli.parse import NOTHING, optional_count, optional_future
 from lazaretto.commands.access_commands import (
     CreateLink,
     CreateToken,
@@ -154,12 +154,12 @@ def create_token(
     person: PersonArgument,
     label: Annotated[str, typer.Option("--for", metavar="TEXT", help="What the token is for.")] = "",
     expires: Annotated[
-        datetime | None,
+        Any,
         typer.Option(
             "--expires",
-            parser=future,
-            metavar="TIME",
-            help="When it ends: 90d, or a time.  [default: never]",
+            parser=optional_future,
+            metavar="TIME|never",
+            help="When it ends: 30d, a time, or never.  [default: 90d]",
             show_default=False,
         ),
     ] = None,
@@ -169,7 +169,8 @@ def create_token(
     It is shown only now: the store keeps its hash. What it may do is what was granted to the person.
     """
     with call.broker() as broker:
-        made = call.run(broker, CreateToken(person=person, label=label, expires=expires))
+        ends = UNSET if expires is None else None if expires is NOTHING else expires
+        made = call.run(broker, CreateToken(person=person, label=label, expires=ends))
     call.print(made, made["secret"])
 
 

@@ -38,6 +38,8 @@ class AmqpDoor:
     names_of_host: list[str] | None = None
     #: Whether it encrypts with a certificate that is made for localhost.
     local: bool = False
+    #: Another key of the same rights.
+    second_key_file: Path | None = None
 
     @property
     def encrypts(self) -> bool:
@@ -61,6 +63,7 @@ class AmqpDoor:
         """Return an option that has no effect without a port; "": none was given."""
         given = {
             "--key-file": self.key_file,
+            "--second-key-file": self.second_key_file,
             "--amqp-also": self.more_ports,
             "--plain": self.plain,
             "--host-name": self.names_of_host,
@@ -71,7 +74,12 @@ class AmqpDoor:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""
         from lazaretto.door import AccessPolicy
 
-        return [] if self.key_file is None else [AccessPolicy(_POLICY, secret_of(self.key_file, "key"))]
+        if self.key_file is None:
+            if self.second_key_file is not None:
+                raise usage("give --key-file with --second-key-file: the second key is for a change of keys")
+            return []
+        second = None if self.second_key_file is None else secret_of(self.second_key_file, "key")
+        return [AccessPolicy(_POLICY, secret_of(self.key_file, "key"), secondary=second)]
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the certificate with which the server encrypts; None: it does not. Raises a usage error."""
@@ -156,6 +164,17 @@ AmqpOptions = Annotated[
                         "--key-file",
                         "FILE",
                         "File with the key that AMQP clients sign their tokens with.  [default: none]",
+                    ),
+                ],
+                None,
+            ),
+            "second_key_file": (
+                Annotated[
+                    Path | None,
+                    option(
+                        "--second-key-file",
+                        "FILE",
+                        "File with another such key, while clients change keys.  [default: none]",
                     ),
                 ],
                 None,

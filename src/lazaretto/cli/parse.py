@@ -106,6 +106,11 @@ def future(text: str) -> datetime:
     return _moment(text, 1)
 
 
+def optional_future(text: str) -> Any:
+    """Return a time, or how far ahead it is, or NOTHING for "never"."""
+    return NOTHING if text.lower() == "never" else future(text)
+
+
 def properties(pairs: Iterable[str]) -> dict[str, Any]:
     """Return application properties given as name=value; the values are text. Raises BadParameter."""
     found: dict[str, Any] = {}

@@ -67,7 +67,7 @@ def serve(
 def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
     over_http, over_amqp = http.http is not None, amqp.amqp is not None
     files = [http.token_file, http.oidc_secret_file] if over_http else []
-    files += [amqp.key_file] if over_amqp else []
+    files += [amqp.key_file, amqp.second_key_file] if over_amqp else []
     files.append(amqp.private_key or amqp.certificate)
     key = None if amqp.key_file is None else secret_of(amqp.key_file, "key")
     return ServedDoors(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from msgspec import UNSET, UnsetType
+
 from lazaretto.commands.command import Administering
 from lazaretto.engine import access, four_eyes
 from lazaretto.model.checks import moment, text, whole
@@ -60,15 +62,18 @@ class EndSessions(OfPerson, frozen=True, kw_only=True):
 
 
 class CreateToken(OfPerson, frozen=True, kw_only=True):
-    """Make a token that stands for a person. The answer has its secret, which is shown only now."""
+    """Make a token that stands for a person. The answer has its secret, which is shown only now.
+
+    It ends after 90 days unless another time is given; null: never.
+    """
 
     shown_once: ClassVar[bool] = True
     label: str = ""
-    expires: datetime | None = None
+    expires: datetime | UnsetType | None = UNSET
 
     def apply(self, broker: Broker, actor: str) -> None:
         label = text("label", self.label, _LONGEST_LABEL) if self.label else ""
-        expires = moment("expires", self.expires)
+        expires = access.USUAL if isinstance(self.expires, UnsetType) else moment("expires", self.expires)
         broker._store.run(access.CreateToken(person_name(self.person), label, expires, actor))
 
 

@@ -25,6 +25,12 @@ LINK: Final = "link"
 #: What a secret begins with, by its kind.
 PREFIXES: Final = {TOKEN: "lzt", SESSION: "lzs", LINK: "lzl"}
 
+#: The end of a token for which none is given, and how long it works then, in microseconds.
+USUAL: Final = -1
+_DAY: Final = 24 * 3600 * MICROSECONDS
+_TOKEN_LASTS: Final = 90 * _DAY
+#: How long before its end whoever uses a token is warned of.
+_WARNED: Final = 14 * _DAY
 #: How long a link works, and a session: in all, and unused; in microseconds.
 _LINK_LASTS: Final = 60 * MICROSECONDS
 _SESSION_LASTS: Final = 24 * 3600 * MICROSECONDS
@@ -68,7 +74,7 @@ class MadeSecret(msgspec.Struct, frozen=True):
 class Visitor(msgspec.Struct, frozen=True):
     """Whom a secret stands for, and what was granted. `stale`: the note of when it was seen is old.
 
-    `makers`: who else has seen the secret.
+    `makers`: who else has seen the secret. `ends`: when a token ends, if that is soon.
     """
 
     id: str
@@ -76,6 +82,7 @@ class Visitor(msgspec.Struct, frozen=True):
     grants: tuple[Grant, ...]
     stale: bool = False
     makers: tuple[str, ...] = ()
+    ends: datetime | None = None
 
 
 def digest_of(secret: str) -> bytes:
@@ -117,7 +124,9 @@ def find_visitor(tx: Transaction, secret: str, kind: str) -> Visitor | None:
     grants = _grants_of_secret(tx, found)
     stale = found.seen is None or seen + _SEEN_EVERY[kind] <= tx.now
     makers = () if found.makers is None else msgspec.json.decode(found.makers, type=tuple[str, ...])
-    return Visitor(found.id, found.person, grants, stale, makers)
+    soon = kind == TOKEN and found.expires is not None and found.expires <= tx.now + _WARNED
+    ends = to_datetime(found.expires) if soon and found.expires is not None else None
+    return Visitor(found.id, found.person, grants, stale, makers, ends)
 
 
 def makers_of(actor: str, person: str) -> str | None:
@@ -219,7 +228,10 @@ class RemovePerson(Operation[int]):
 
 @dataclasses.dataclass(slots=True)
 class CreateToken(Operation[MadeSecret]):
-    """Make a token for a person, which is shown once. `expires`: in microseconds. Raises PersonNotFound."""
+    """Make a token for a person, which is shown once. Raises PersonNotFound.
+
+    `expires`: in microseconds; USUAL: after 90 days; None: never.
+    """
 
     person: str
     label: str
@@ -229,7 +241,8 @@ class CreateToken(Operation[MadeSecret]):
     def run(self, tx: Transaction) -> MadeSecret:
         _known(tx, self.person)
         makers = makers_of(self.actor, self.person)
-        made = _make(tx, TOKEN, self.person, self.label, self.expires, makers=makers)
+        expires = tx.now + _TOKEN_LASTS if self.expires == USUAL else self.expires
+        made = _make(tx, TOKEN, self.person, self.label, expires, makers=makers)
         audit(tx, self.actor, "access: token", "", person=self.person, id=made.id, label=self.label)
         return made
 

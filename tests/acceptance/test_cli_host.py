@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 import subprocess
@@ -498,3 +499,38 @@ class TestWhatIsHeldBack:
         process.wait(60)
         with cli.broker() as broker:
             assert sorted(map(int, booked(broker))) == list(range(300))
+
+
+LOGGING = """
+import logging
+from lazaretto.host import handler
+
+log = logging.getLogger("shop.booking")
+
+@handler("{queue}", isolation="{isolation}")
+{kind}def book(message):
+    log.debug("seen")
+    log.info("booked")
+    log.warning("late\\nerror[forged]: no")
+"""
+
+
+@pytest.mark.parametrize("kind", ["", "async "])
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_what_handlers_log_is_shown_with_queue_and_number(cli: Program, isolation: str, kind: str) -> None:
+    text = LOGGING.format(queue="orders", isolation=isolation, kind=kind)
+    Path("logging_shop.py").write_text(text)
+    send(cli, b"lamp")
+    words = ("run", "logging_shop", "--stop-when-idle", "--log-level", "info")
+    lines = cli(*words).err.splitlines()
+    own = [line.split(" ", 1)[1] for line in lines if "shop.booking" in line]
+    assert own == [
+        "INFO orders message 1: shop.booking: booked",
+        "WARNING orders message 1: shop.booking: late",
+    ]
+    assert "    error[forged]: no" in lines
+    send(cli, b"desk")
+    told = [json.loads(line) for line in cli(*words[:3], "--log-format", "json").err.splitlines()]
+    assert [(one["level"], one["queue"], one["sequence_number"]) for one in told] == [
+        ("WARNING", "orders", 2)
+    ]

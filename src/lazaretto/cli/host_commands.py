@@ -15,7 +15,7 @@ from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.dead_letter_text import print_block
 from lazaretto.cli.exits import Exit, usage
-from lazaretto.cli.logs import LogOptions
+from lazaretto.cli.logs import LogFormat, LogOptions
 from lazaretto.cli.parse import address, duration, number
 from lazaretto.model.installing import install
 
@@ -73,13 +73,16 @@ def run(
     decorated with @handler(queue); NAME is one of them, or a list. What they print goes to standard error.
     With --json, the final counts are printed as JSON Lines.
     """
+    from lazaretto.handling.logs import shown
     from lazaretto.host import ServiceHost, load_handlers
 
     found = load_handlers(handlers)
     with call.broker() as broker, _listening(metrics):
         host = ServiceHost(broker, found, grace=grace, concurrency=concurrency)
         view = _View(host, broker)
-        with _shown(view, json=call.json) as (look, say), logs.shown(say):
+        as_json = logs.format is LogFormat.JSON
+        own = shown(logs.level.value, as_json=as_json)
+        with _shown(view, json=call.json) as (look, say), logs.shown(say), own:
             idle = _Idle(host) if stop_when_idle else None
 
             def until() -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from lazaretto.errors import HandlerError, InvalidMessage
 from lazaretto.handling.context import Effects, HandlerContext, encode_effects
 from lazaretto.handling.functions import refuse_unrun
+from lazaretto.handling.logs import is_shown, note, show_if_asked
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import FailedResult
 from lazaretto.isolation.coroutines import DeadlineExceeded
@@ -44,6 +45,8 @@ class Caller:
         #: Whether anything gets a context. Without one, nothing can be asked for.
         self._needs_context = handler.takes_context or bool(handler.options.middleware)
         self._runner: asyncio.Runner | None = None
+        #: The queue, if what the handler logs is shown with it.
+        self._shown_as = str(handler.path) if is_shown() else None
         self._deadline: float | None = None
         #: The latest return value of the handler.
         self.returned: Any = None
@@ -55,6 +58,8 @@ class Caller:
     def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed."""
         context = HandlerContext(message, past) if self._needs_context else None
+        if self._shown_as is not None:
+            note(self._shown_as, message)
         self.returned = None
         outer = sys.exception()
         try:
@@ -75,6 +80,8 @@ class Caller:
     async def call_async(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
         """Call a coroutine function in the same way, concurrently with others on one event loop."""
         context = HandlerContext(message, past)
+        if self._shown_as is not None:
+            note(self._shown_as, message)
         outer = sys.exception()
         try:
             if self._validate is not None:
@@ -256,6 +263,8 @@ class SandboxSetup:
         self,
     ) -> Callable[[Any], bytes | None] | Callable[[Any], Coroutine[Any, Any, bytes | None]]:
         call = self.caller()
+        # After the module of the handler: it may have set how it logs.
+        show_if_asked()
 
         def run(item: bytes) -> bytes | None:
             message, past, began = _message_of(item)

@@ -18,6 +18,7 @@ from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims,
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
     ClaimSummary,
+    NoteFailure,
     RemoveCompleted,
     keeping_claims,
     summary_of,
@@ -195,16 +196,55 @@ class ClaimConsumer:
         self._store.run(Stage(self.path, self.name, self.epoch, stage, rows))
 
     def settle(
-        self, numbers: Sequence[int], stages: Sequence[str], *, keeps: bool = False
+        self,
+        numbers: Sequence[int],
+        stages: Sequence[str],
+        *,
+        keeps: bool = False,
+        instead: Sequence[StagedRow] = (),
     ) -> list[ClaimSummary]:
         """Settle claims with their staged outcomes; skip those already settled.
 
-        `keeps`: what is completed of large claims is kept, locked, until `remove_completed`.
+        `keeps`: what is completed of large claims is kept, locked, until `remove_completed`. `instead`:
+        outcomes of messages that count instead of the staged ones.
         """
-        summaries = self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages))
+        summaries = self._store.run(SettleClaims(self.path, self.name, self.epoch, numbers, stages, instead))
         if not keeps:
             self._remove_if_possible()
         return summaries
+
+    def with_behind(self, number: int, refused: Mapping[int, Failure]) -> list[StagedRow]:
+        """Return the outcomes of messages whose results were refused, by sequence number.
+
+        Those behind one in its session are released, as behind any other failure.
+        """
+
+        def find(tx: Transaction) -> list[StagedRow]:
+            queue = require_claims(tx, self.path)
+            base = lower_bound(queue.queue_id)
+            failed = [StagedRow(base + one, Outcome.FAILED.value, refused[one]) for one in sorted(refused)]
+            if not queue.options.requires_session:
+                return failed
+            first: dict[str, int] = {}
+            for staged in failed:
+                row = tx.row(staged.key)
+                if row is not None and row.session_id is not None:
+                    first.setdefault(row.session_id, staged.key)
+            behind = []
+            for claim in tx.claims.after(queue.queue_id, self.name, number - 1, number):
+                for shard in tx.claims.shards(claim.token):
+                    for key in tx.claims.shard_keys(shard, shard.rows):
+                        row = tx.row(key)
+                        if row is not None and row.session_id in first and key > first[row.session_id]:
+                            behind.append(StagedRow(key, Outcome.RELEASED.value))
+            left = {row.key for row in behind}
+            return [*(row for row in failed if row.key not in left), *behind]
+
+        return self._store.read(find)
+
+    def note_failure(self, failure: Failure) -> None:
+        """Note what the tasks of the open claims ended with."""
+        self._store.run(NoteFailure(self.path, self.name, failure))
 
     def keeps(self) -> bool:
         """Return whether settled claims keep messages that they have completed."""
@@ -281,6 +321,15 @@ class ClaimConsumer:
         def find(tx: Transaction) -> int:
             record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
             return 0 if record is None else record.last_claim
+
+        return self._store.read(find)
+
+    def last_ended(self) -> int:
+        """Return the number up to which all claims have ended."""
+
+        def find(tx: Transaction) -> int:
+            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
+            return 0 if record is None else record.settled
 
         return self._store.read(find)
 

@@ -25,7 +25,7 @@ from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark import DatabaseResults, DeltaResults, IcebergResults, process
 from lazaretto.spark.outage import Outage
 from lazaretto.spark.parquet_results import ParquetResults
-from lazaretto.spark.pipeline import _bring_up_to_date
+from lazaretto.spark.pipeline import begin_results
 from lazaretto.spark.results import ResultOwner, Results
 from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import parse
@@ -363,7 +363,7 @@ def test_a_claim_that_was_settled_just_before_a_driver_took_over_is_published(
     first.attach()
     told = take(first, place.sink(), 1)
     # The second one looks what there is to publish; then the first settles, and dies before it publishes.
-    _bring_up_to_date(place.sink(), options)
+    begin_results(place.sink(), options)
     first.settle([1], [told.collect()[0]["stage"]])
     second.attach()
     sink = place.sink()
@@ -376,7 +376,7 @@ def test_a_store_that_is_older_than_its_results_is_refused(place: Place, broker:
     write(sink, 5, "aa", 1)
     sink.publish(5, ["aa"])
     with pytest.raises(InvalidOption, match=r"the results have claim 5 .*, and the store only 0"):
-        _bring_up_to_date(sink, parse({"store": url, "queue": "work"}))
+        begin_results(sink, parse({"store": url, "queue": "work"}))
 
 
 # -- on Spark --------------------------------------------------------------------------------------

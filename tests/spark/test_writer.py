@@ -15,8 +15,9 @@ from lazaretto.spark.writer import Staged, StreamWriter, TableWriter
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning")
 
 
-def save(frame: Any, store: Path, queue: str = "out", mode: str = "append") -> None:
-    frame.write.format("lazaretto").option("store", str(store)).option("queue", queue).mode(mode).save()
+def save(frame: Any, store: Path, queue: str = "out", mode: str = "append", **options: str) -> None:
+    options = {"store": str(store), "queue": queue, **options}
+    frame.write.format("lazaretto").options(**options).mode(mode).save()
 
 
 def test_rows_are_messages(spark: Any, broker: Broker, store: Path) -> None:
@@ -96,6 +97,95 @@ def test_a_stream_sends_each_batch_once(spark: Any, broker: Broker, store: Path,
         file.unlink()
     run()
     assert sorted(m.body for m in broker.peek("out", 9)) == [b"1", b"2", b"3"]
+
+
+#: Of a Kafka topic: a tombstone, a row above the size limit, one with a bad property, a text that is none.
+ROWS = (
+    "CASE value WHEN 'null' THEN NULL WHEN 'large' THEN repeat('x', 300000) "
+    "WHEN 'bytes' THEN CAST(X'ff31' AS STRING) ELSE value END AS body",
+    "named_struct('n', 1, 'amount', CASE value WHEN 'bad' THEN 1.5BD END) AS properties",
+    "CASE value WHEN 'session' THEN repeat('s', 200) ELSE 'a' END AS session_id",
+)
+
+
+def stream_of(spark: Any, folder: Path, store: str, **options: str) -> Any:
+    stream = spark.readStream.schema("value string").text(str(folder)).selectExpr(*ROWS)
+    options = {
+        "store": str(store),
+        "queue": "out",
+        "checkpointLocation": str(folder.parent / "check"),
+        **options,
+    }
+    return stream.writeStream.format("lazaretto").options(**options).trigger(availableNow=True).start()
+
+
+@pytest.mark.stores("sqlite", "postgres")
+def test_a_bad_row_of_a_stream_is_a_dead_letter(
+    spark: Any, broker: Broker, url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("1\nnull\nlarge\nbad\nsession\nbytes\n2\n")
+    with pytest.raises(Exception, match="InvalidMessage"):
+        stream_of(spark, folder, url, onBadRow="fail").awaitTermination()
+    assert broker.queue("out").counts.total == 0
+    stream_of(spark, folder, url).awaitTermination()
+    assert sorted(m.body for m in broker.peek("out", 9)) == [b"1", b"2", b"\xff1"]
+    letters: dict[bytes, Any] = {}
+    for letter in broker.dead_letters("out"):
+        assert letter.message is not None
+        assert (letter.reason, letter.message.properties["n"]) == ("InvalidMessage", 1)
+        letters[letter.message.body[:9]] = letter
+    assert letters.keys() == {b"", b"xxxxxxxxx", b"bad", b"session"}
+    assert letters[b""].message.properties["lazaretto.null_body"] is True
+    assert len(letters[b"xxxxxxxxx"].message.body) == 300_000
+    assert letters[b"bad"].message.properties["lazaretto.row"] == '{"properties":{"amount":"1.5"}}'
+    assert "s" * 200 in letters[b"session"].message.properties["lazaretto.row"]
+    assert letters[b"xxxxxxxxx"].error_type == "lazaretto.errors.MessageTooLarge"
+    (event,) = broker.events(kind="rows_set_aside")
+    assert event.detail["rows"] == 4
+    assert "4 rows that cannot be messages are dead letters of 'out'" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("way", ["table", "stream"])
+def test_what_others_rejected_becomes_dead_letters(
+    spark: Any, broker: Broker, store: Path, tmp_path: Path, way: str
+) -> None:
+    columns = (
+        "CAST(value AS BINARY) AS body", "'BadPrice' AS reason", "'too low' AS description",
+        "'shop.PriceError' AS error_type", "concat('price of ', value) AS error_message",
+        "'Traceback: line 1' AS stack", "named_struct('topic', 'orders', 'offset', 7L) AS origin",
+        "map('region', 'eu') AS properties",
+    )  # fmt: skip
+    options = {"store": str(store), "queue": "work", "subqueue": "dead_letter"}
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "a.txt").write_text("1\n2\n")
+    if way == "table":
+        frame = spark.read.text(str(folder)).selectExpr(*columns)
+        frame.write.format("lazaretto").options(**options).mode("append").save()
+    else:
+        stream = spark.readStream.schema("value string").text(str(folder)).selectExpr(*columns)
+        writer = stream.writeStream.format("lazaretto").options(**options).trigger(availableNow=True)
+        writer.option("checkpointLocation", str(tmp_path / "check")).start().awaitTermination()
+    first, second = broker.dead_letters("work")
+    assert (first.reason, first.description) == ("BadPrice", "too low")
+    assert first.message is not None and second.message is not None
+    assert {first.message.body, second.message.body} == {b"1", b"2"}
+    assert dict(first.message.properties) == {"region": "eu", "origin.topic": "orders", "origin.offset": 7}
+    letter = broker.dead_letter("work", first.sequence_number)
+    (attempt,) = letter.attempts
+    assert (letter.error_type, attempt.stack) == ("shop.PriceError", "Traceback: line 1")
+    assert letter.error_message == f"price of {first.message.body.decode()}"
+    broker.resubmit("work", first.sequence_number)
+    assert [m.body for m in broker.peek("work", 9)] == [first.message.body]
+    assert broker.triage("work").causes[0].letters == 1
+
+
+def test_a_topic_has_no_dead_letters(spark: Any, broker: Broker, store: Path) -> None:
+    broker.create_topic("news")
+    with pytest.raises(Exception, match="dead-letter subqueue"):
+        save(spark.sql("SELECT 'x' AS body, 'no' AS reason"), store, "news", subqueue="dead_letter")
 
 
 def test_what_was_staged_and_not_sent_is_forgotten(broker: Broker, store: Path) -> None:

@@ -133,7 +133,8 @@ def pack(
 
 
 def _missing(error: ImportError, extras: str = "spark") -> CommandError:
-    return CommandError("spark_missing", f"{error}; {install(extras)}", Exit.USAGE)
+    advice = "" if "pip install" in str(error) else f"; {install(extras)}"
+    return CommandError("spark_missing", f"{error}{advice}", Exit.USAGE)
 
 
 @pipelines.command("prepare")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lazaretto.model.installing import install
 
 if TYPE_CHECKING:
+    from lazaretto.spark.any_source import quarantine
     from lazaretto.spark.batches import settle
     from lazaretto.spark.causes import triage
     from lazaretto.spark.database_results import DatabaseResults
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DatabaseResults", "DeltaResults", "IcebergResults",
-    "dry_run", "find_java", "lineage", "process", "register", "settle", "spark_session", "triage",
-    "try_repair",
+    "dry_run", "find_java", "lineage", "process", "quarantine", "register", "settle", "spark_session",
+    "triage", "try_repair",
 ]  # fmt: skip
 
 _HOMES = {
@@ -33,6 +34,7 @@ _HOMES = {
     "find_java": "java",
     "lineage": "outcome_table",
     "process": "pipeline",
+    "quarantine": "any_source",
     "register": "datasource",
     "settle": "batches",
     "spark_session": "session",
@@ -41,6 +43,8 @@ _HOMES = {
 }
 #: The packages of the extra that it cannot do without.
 _NEEDED = ("pandas", "py4j", "pyarrow", "pyspark")
+#: What looks for Spark, and so works without it.
+_WITHOUT_SPARK = {"find_java"}
 
 
 def __getattr__(name: str) -> Any:
@@ -48,6 +52,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
+        if name not in _WITHOUT_SPARK:
+            # In a sentence of ours, rather than by what a version lacks.
+            from lazaretto.spark.versions import spark_version
+
+            spark_version()
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in _NEEDED:

@@ -109,12 +109,18 @@ def _name(schema: Any) -> str:
 
 def avro_decoder(text: str) -> Callable[[bytes], Any]:
     """Return a function that makes a body a dict. It raises ValueError with the path to the field."""
-    schema, read = _parsed(text), _library().schemaless_reader
+    parsed, read = _parsed(text), _library().schemaless_reader
+    schema = _with_numbers(parsed)
+    has_enums = schema != parsed
 
     def run(body: bytes) -> Any:
         stream = io.BytesIO(body)
         try:
             value = read(stream, schema)
+            if has_enums:
+                value = _with_symbols(value, parsed, "$")
+        except _NoSymbol as error:
+            raise ValueError(f"the body is not Avro of this schema: {error}") from None
         except Exception as error:
             where = _where(read, io.BytesIO(body), schema, "$")
             raise ValueError(f"the body is not Avro of this schema: {_told(error)} - at `{where}`") from None
@@ -125,6 +131,48 @@ def avro_decoder(text: str) -> Callable[[bytes], Any]:
         return value
 
     return run
+
+
+class _NoSymbol(ValueError):
+    """A number stands for no symbol of its enum."""
+
+
+def _with_numbers(schema: Any) -> Any:
+    """Return a schema in which enums are their numbers: the library takes those below zero, too."""
+    if isinstance(schema, list):
+        return [_with_numbers(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    if schema["type"] == "enum":
+        return "int"
+    inner = {name: _with_numbers(schema[name]) for name in ("items", "values") if name in schema}
+    if "fields" in schema:
+        inner["fields"] = [{**one, "type": _with_numbers(one["type"])} for one in schema["fields"]]
+    kind = schema["type"] if isinstance(schema["type"], str) else _with_numbers(schema["type"])
+    return {**schema, **inner, "type": kind}
+
+
+def _with_symbols(value: Any, schema: Any, path: str) -> Any:
+    """Return a value with the symbols of its enums. Raises _NoSymbol."""
+    if isinstance(schema, list):
+        schema = next((one for one in schema if _name(one) != "null"), "null")
+    if value is None or not isinstance(schema, Mapping):
+        return value
+    match schema["type"]:
+        case "enum":
+            if not 0 <= value < len(schema["symbols"]):
+                raise _NoSymbol(f"no symbol has the number {value} - at `{path}`")
+            return schema["symbols"][value]
+        case "record":
+            for one in schema["fields"]:
+                name = one["name"]
+                value[name] = _with_symbols(value[name], one["type"], f"{path}.{name}")
+            return value
+        case "array":
+            return [_with_symbols(one, schema["items"], f"{path}[{at}]") for at, one in enumerate(value)]
+        case "map":
+            return {key: _with_symbols(one, schema["values"], f"{path}.{key}") for key, one in value.items()}
+    return value
 
 
 def _told(error: Exception) -> str:

@@ -221,7 +221,7 @@ def _read(
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return values as an array. Raises one of MISFITS."""
     found = pa.array(values, kind)
-    if _has_times(kind) and _is_beyond(found):
+    if _has_times(kind) and is_beyond(found):
         # Arrow has them, but Python does not: whoever looks at a row would fail.
         raise ValueError("a time before the year 1 or after 9999")
     return found
@@ -233,17 +233,17 @@ def _has_times(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or any(map(_has_times, inner))
 
 
-def _is_beyond(found: pa.Array) -> bool:
+def is_beyond(found: pa.Array) -> bool:
     """Return whether times are outside the years that Python has."""
     kind = found.type
     if pa.types.is_timestamp(kind):
         ends = pc.min_max(found.cast(pa.int64())).as_py()
         return ends["min"] is not None and (ends["min"] < _FIRST or ends["max"] > LAST_MOMENT)
     if pa.types.is_struct(kind):
-        return any(_is_beyond(found.field(place)) for place in range(kind.num_fields))
+        return any(is_beyond(found.field(place)) for place in range(kind.num_fields))
     if pa.types.is_map(kind):
-        return _is_beyond(found.items)
-    return pa.types.is_list(kind) and _is_beyond(found.flatten())
+        return is_beyond(found.items)
+    return pa.types.is_list(kind) and is_beyond(found.flatten())
 
 
 #: The first moment that Python has, in microseconds.

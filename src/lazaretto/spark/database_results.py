@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
-from lazaretto.spark.results import ResultOwner, ResultPart
+from lazaretto.spark.outage import Outage, is_of_place
+from lazaretto.spark.results import ResultOwner, ResultPart, ResultsRefused
 
 #: How a parameter is written, by the driver's paramstyle.
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
@@ -27,7 +28,10 @@ class DatabaseResults:
     `functools.partial(psycopg.connect, "service=shop")`. `paramstyle`: of the driver: "qmark" (sqlite3), or
     "format" or "pyformat" (psycopg). Beside the table are two more, which the sink creates: `TABLE_staged`
     has the rows of claims that are not settled, `TABLE_claims` one row for each claim that the table has.
+    A result that the table or a constraint refuses fails its message.
     """
+
+    refuses = True
 
     def __init__(self, connect: Callable[[], Any], table: str, paramstyle: str = "qmark") -> None:
         if paramstyle not in _MARKS:
@@ -117,7 +121,7 @@ class DatabaseResults:
         known = f"SELECT max(claim) FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
         with self._transaction() as cursor:
             (last,) = self._run(cursor, known, self._owner).fetchone()
-        return last or 0
+        return max(0, last or 0)
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
         """Return where the results of one run of a shard go: rows that are not in the table yet."""
@@ -130,8 +134,111 @@ class DatabaseResults:
         sql = f"INSERT INTO {self._table}_staged (consumer, stage, {columns}) VALUES ({marks})"  # noqa: S608
         number, *others = (column.to_pylist() for column in batch.columns)
         rows = [(self._owner, stage, key, claim, *more) for key, *more in zip(number, *others, strict=True)]
+        self._insert(sql, rows, keep=True)
+
+    def _insert(self, sql: str, rows: Sequence[tuple[Any, ...]], *, keep: bool) -> None:
+        """Insert all rows, or none. Raises ResultsRefused, Outage. `keep`: else none is kept in any case."""
+        sql = self._marked(sql)
+        try:
+            with self._transaction() as cursor:
+                cursor.executemany(sql, rows)
+                if not keep:
+                    raise _NotKept
+            return
+        except _NotKept:
+            return
+        except Exception as error:
+            _raise_unless_refusal(error)
+        refused: dict[int, BaseException] = {}
+        with contextlib.suppress(_NotKept), self._transaction() as cursor:
+            # Begins a transaction: SQLite would commit where the outermost savepoint ends.
+            cursor.execute(f"DELETE FROM {self._table}_staged WHERE 1 = 0")  # noqa: S608
+            _insert_parts(cursor, sql, rows, 0, refused)
+            raise _NotKept
+        raise ResultsRefused(refused)
+
+    def refused(self, claim: int, stages: Sequence[str]) -> dict[int, BaseException]:
+        """Return why the table would refuse results of these stages, by sequence number."""
+        table, columns = self._table, ", ".join(self._columns)
+        own = f"FROM {table}_staged WHERE consumer = {_VALUE} AND claim = {_VALUE}"
+        known = f"SELECT 1 FROM {table}_claims WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
+        try:
+            with self._transaction() as cursor:
+                if self._run(cursor, known, self._owner, claim).fetchone():
+                    return {}
+                for stage in stages:
+                    copy = f"INSERT INTO {table} ({columns}) SELECT {columns} {own} AND stage = {_VALUE}"
+                    self._run(cursor, copy, self._owner, claim, stage)
+                if self._mark == "%s":
+                    # Those that wait for the commit, too.
+                    cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+                raise _NotKept
+        except _NotKept:
+            return {}
+        except Exception as error:
+            _raise_unless_refusal(error)
         with self._transaction() as cursor:
-            cursor.executemany(self._marked(sql), rows)
+            rows = [
+                row
+                for stage in stages
+                for row in self._run(
+                    cursor,
+                    f"SELECT {columns} {own} AND stage = {_VALUE} ORDER BY 1",
+                    self._owner,
+                    claim,
+                    stage,
+                ).fetchall()
+            ]
+        marks = ", ".join([_VALUE] * len(self._columns))
+        try:
+            self._insert(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows, keep=False)  # noqa: S608
+        except ResultsRefused as refused:
+            return {rows[index][0]: error for index, error in refused.errors.items()}
+        return {}
+
+    def forget(self, claim: int, numbers: Sequence[int]) -> None:
+        """Take the results of some messages away, which are not published yet."""
+        sql = (
+            f"DELETE FROM {self._table}_staged WHERE consumer = {_VALUE} AND claim = {_VALUE} "  # noqa: S608
+            f"AND {self._columns[0]} = {_VALUE}"
+        )
+        with self._transaction() as cursor:
+            cursor.executemany(self._marked(sql), [(self._owner, claim, number) for number in numbers])
+
+    def begin(self, claim: int) -> None:
+        """Note that claims up to this one have nothing here that is not published, unless it was noted."""
+        with self._transaction() as cursor:
+            known = f"SELECT 1 FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
+            if not self._run(cursor, known, self._owner).fetchone():
+                sql = f"INSERT INTO {self._table}_claims VALUES ({_VALUE}, {_VALUE})"  # noqa: S608
+                # Below the number of every claim.
+                self._run(cursor, sql, self._owner, -1 - claim)
+
+    def lost(self, claim: int, results: Mapping[str, int]) -> list[str]:
+        """Return what is missing of a claim that was not published yet."""
+        table = self._table
+        first = f"SELECT min(claim) FROM {table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
+        known = f"SELECT 1 FROM {table}_claims WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
+        count = (
+            f"SELECT count(*) FROM {table}_staged "  # noqa: S608
+            f"WHERE consumer = {_VALUE} AND claim = {_VALUE} AND stage = {_VALUE}"
+        )
+        with self._transaction() as cursor:
+            (begun,) = self._run(cursor, first, self._owner).fetchone()
+            if (
+                begun is None
+                or claim <= -1 - begun
+                or self._run(cursor, known, self._owner, claim).fetchone()
+            ):
+                return []
+            left = {
+                stage: self._run(cursor, count, self._owner, claim, stage).fetchone()[0] for stage in results
+            }
+        return [
+            f"{rows - left[stage]} of {rows} rows of stage {stage!r} in {table}_staged"
+            for stage, rows in results.items()
+            if left[stage] < rows
+        ]
 
     def publish(self, claim: int, stages: Sequence[str]) -> None:
         """Move a claim's rows to the table, unless it has them."""
@@ -181,6 +288,40 @@ class _DatabasePart:
 
     def close(self) -> None:
         return
+
+
+class _NotKept(Exception):
+    """Ends a transaction that only looks what would happen."""
+
+
+def _insert_parts(
+    cursor: Any, sql: str, rows: Sequence[tuple[Any, ...]], first: int, refused: dict[int, BaseException]
+) -> None:
+    """Insert what can be inserted, in halves; note why others cannot, by their place."""
+    cursor.execute("SAVEPOINT lazaretto_rows")
+    try:
+        cursor.executemany(sql, rows)
+    except Exception as error:
+        _raise_unless_refusal(error)
+        cursor.execute("ROLLBACK TO SAVEPOINT lazaretto_rows")
+        cursor.execute("RELEASE SAVEPOINT lazaretto_rows")
+        if len(rows) == 1:
+            refused[first] = error
+            return
+        half = len(rows) // 2
+        _insert_parts(cursor, sql, rows[:half], first, refused)
+        _insert_parts(cursor, sql, rows[half:], first + half, refused)
+        return
+    cursor.execute("RELEASE SAVEPOINT lazaretto_rows")
+
+
+def _raise_unless_refusal(error: Exception) -> None:
+    """Raise Outage if an error is not one of a value: the database or the table is to blame."""
+    kinds = {one.__name__ for one in type(error).__mro__}
+    # SQLite's module says so of a value that it has no type for, others of a table that is not there.
+    of_table = "ProgrammingError" in kinds and type(error).__module__ != "sqlite3"
+    if is_of_place(error) or of_table or "NotSupportedError" in kinds:
+        raise Outage(f"results cannot be written ({type(error).__name__}: {error})") from error
 
 
 def _quoted(name: str) -> str:

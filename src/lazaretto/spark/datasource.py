@@ -15,6 +15,7 @@ from pyspark.sql.datasource import (
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import suggestion
+from lazaretto.spark.versions import LIMITS, spark_version
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,14 +75,15 @@ class LazarettoSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         from lazaretto.spark.columns import STREAM
-        from lazaretto.spark.source import ClaimStreamReader
+        from lazaretto.spark.source import ClaimStreamReader, UnlimitedClaimStreamReader
         from lazaretto.spark.source_options import parse
 
         options = parse(self.options)
         if options.view:
             raise InvalidOption(f"a stream has no views: omit view={options.view!r}, or use spark.read")
         extras = _extras(options, schema, STREAM.names, "a stream of messages")
-        return ClaimStreamReader(options, list(schema.names), extras)
+        reader = ClaimStreamReader if spark_version() >= LIMITS else UnlimitedClaimStreamReader
+        return reader(options, list(schema.names), extras)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from lazaretto.spark.writer import TableWriter
@@ -95,14 +97,18 @@ class LazarettoSource(DataSource):
 
     def _to_write(self, schema: StructType, overwrite: bool) -> SparkOptions:
         from lazaretto.spark.source_options import parse
-        from lazaretto.spark.writer import COLUMNS
+        from lazaretto.spark.writer import COLUMNS, REASONS
 
         if overwrite:
             raise InvalidOption("a queue cannot be overwritten: use mode('append')")
-        _refuse_others(schema, COLUMNS, "a message to send")
+        options = parse(self.options)
+        if options.subqueue:
+            _refuse_others(schema, [*COLUMNS, *REASONS], "a dead letter")
+        else:
+            _refuse_others(schema, COLUMNS, "a message to send")
         if "body" not in schema.names:
             raise InvalidOption("the DataFrame needs a column 'body'")
-        return parse(self.options)
+        return options
 
 
 def _extras(options: SparkOptions, schema: StructType, known: Collection[str], what: str) -> Extras | None:
@@ -135,4 +141,9 @@ def _refuse_others(schema: StructType, known: Iterable[str], what: str) -> None:
 
 def register(spark: SparkSession) -> None:
     """Make the format known to a session. Spark finds it by itself, unless it is told not to look."""
-    spark.dataSource.register(LazarettoSource)
+    try:
+        spark.dataSource.register(LazarettoSource)
+    except Exception as error:
+        # Before Spark 4.1, what it has found by itself cannot be replaced.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise

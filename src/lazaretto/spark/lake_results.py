@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import importlib
 import time
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,22 @@ import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.installing import install
-from lazaretto.spark.parquet_results import FilePart, absolute_root, file_system_of
+from lazaretto.spark.parquet_results import (
+    FilePart,
+    FolderState,
+    absolute_root,
+    file_system_of,
+    read_record,
+    write_record,
+)
 from lazaretto.spark.results import ResultOwner, ResultPart
 
 #: How often a commit is tried again that others were faster than.
 _TRIES = 20
 #: Where the files of claims are, in the table's folder.
 _FOLDER = "lazaretto"
+#: Where the table's folder says from which claim on results are there: what cleans up passes over it.
+_STATES = "_lazaretto_state"
 
 
 def _library(name: str, extra: str) -> Any:
@@ -45,7 +55,7 @@ class _ClaimPart:
         self._part.close()
 
 
-class _TableFiles:
+class _TableFiles(abc.ABC):
     """Parquet files below a table's folder, which belong to the table only when a commit says so.
 
     `root`: a path or URI. A folder for each claim of each consumer; a file for each run of a shard.
@@ -108,6 +118,27 @@ class _TableFiles:
             if fact.type is pyarrow.fs.FileType.File
         ]
         return [one for one in present if one[2]]
+
+    @abc.abstractmethod
+    def published(self) -> int:
+        """Return the last claim that the table has, 0 if it has none."""
+
+    def begin(self, claim: int) -> None:
+        """Note that claims up to this one have nothing here that is not published, unless it was noted."""
+        files, root = self.file_system()
+        path = f"{root}{_STATES}/{self.name}.json"
+        if read_record(files, path, FolderState) is None:
+            write_record(files, path, FolderState(max(claim, self.published())))
+
+    def lost(self, claim: int, results: Mapping[str, int]) -> list[str]:
+        """Return the files that are missing of a claim that was not published yet."""
+        files, root, folder = self._place(claim)
+        state = read_record(files, f"{root}{_STATES}/{self.name}.json", FolderState)
+        if state is None or claim <= state.published or claim <= self.published():
+            return []
+        names = [f"{root}{folder}/{stage}.parquet" for stage, rows in results.items() if rows]
+        facts = files.get_file_info(names) if names else []
+        return [fact.path for fact in facts if fact.type is not pyarrow.fs.FileType.File]
 
     def remove(self, claim: int) -> None:
         """Remove the files of a revoked claim: the table has none of them."""

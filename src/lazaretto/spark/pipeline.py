@@ -96,7 +96,7 @@ def process(
     several = len(handlers) > 1
     if several and isinstance(source, DataFrame):
         raise InvalidOption("a stream is of one queue: pass the session for several")
-    _check_trigger(trigger)
+    check_trigger(trigger)
     bodies = {name: str(options.pop(name)) for name in BODY_OPTIONS if name in options}
     if bodies and isinstance(source, DataFrame):
         raise InvalidOption(
@@ -135,10 +135,10 @@ def process(
         # Also without results: a queue that is not there is better told here than by Spark.
         owner = _owner(given)
         identities[path] = owner.identity
-        encoded = _schema(schema, _own_columns(sink, several and isinstance(results, str)))
+        encoded = encoded_schema(schema, _own_columns(sink, several and isinstance(results, str)))
         if sink is not None and encoded is not None:
             sink = prepared(owned(sink, owner), encoded)
-            _bring_up_to_date(sink, given)
+            begin_results(sink, given)
         streams.append(stream.withColumn("queue", functions.lit(path)))
         settings[path] = TaskSettings(
             options=given,
@@ -200,7 +200,7 @@ def _handlers(
     return found
 
 
-def _check_trigger(trigger: Mapping[str, Any] | None) -> None:
+def check_trigger(trigger: Mapping[str, Any] | None) -> None:
     """Raise InvalidOption for what is no trigger, or one that has no micro-batches."""
     if trigger is None:
         return
@@ -262,17 +262,23 @@ def _owner(options: SparkOptions) -> ResultOwner:
     return ResultOwner(without_password(options.store), str(consumer.path), consumer.name, identity)
 
 
-def _bring_up_to_date(sink: Sink, options: SparkOptions) -> None:
-    """Publish what a driver has not that died, remove what it has left. Raises InvalidOption."""
+def begin_results(sink: Sink, options: SparkOptions) -> None:
+    """Publish what a driver has not that died, remove what it has left.
+
+    Raises InvalidOption, SystemicFailure.
+    """
     with broker_at(options.url()) as broker:
         consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
-        summaries, last = consumer.summaries(), consumer.last_claim()
+        summaries, last, ended = consumer.summaries(), consumer.last_claim(), consumer.last_ended()
     known = getattr(sink, "published", int)()
     if known > last:
         raise InvalidOption(
             f"the results have claim {known} of consumer {consumer.name!r}, and the store only "
             f"{last}: the store is older; use other results, or the newer store"
         )
+    begin = getattr(sink, "begin", None)
+    if begin is not None:
+        begin(ended)
     bring_up_to_date(sink, summaries)
 
 
@@ -320,7 +326,7 @@ def _own_columns(sink: Sink | None, several: bool) -> list[str]:
     return ["sequence_number", *claim, *(["queue"] if several else [])]
 
 
-def _schema(schema: StructType | str | None, own: Sequence[str]) -> bytes | None:
+def encoded_schema(schema: StructType | str | None, own: Sequence[str]) -> bytes | None:
     if schema is None:
         return None
     fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema

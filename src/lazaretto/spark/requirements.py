@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from lazaretto.errors import JavaNotFound
 from lazaretto.spark.java import find_java
+from lazaretto.spark.versions import odd_version
 
 #: Distributions that count, and whether a pipeline needs them.
 _PACKAGES = {
@@ -32,6 +33,9 @@ def examine() -> tuple[dict[str, str], list[str]]:
         facts["java"] = f"{java.version} ({java.origin}: {java.home})"
     except JavaNotFound as error:
         notices.append(str(error))
+    odd = odd_version()
+    if odd is not None:
+        notices.append(odd)
     notices += _oddities(facts)
     return facts, notices
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Protocol, cast
 
 import msgspec
 import pyarrow as pa
 
+from lazaretto.model.checks import suggestion
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.spark.bodies import MISFITS
 from lazaretto.spark.outage import Outage, writing
-from lazaretto.store.contract.claim_contract import MOST_SHARDS
+from lazaretto.spark.result_values import cast_column, rows_of
 
 #: Results that are kept until they are written: rows, and bytes.
 _GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024
@@ -20,6 +21,17 @@ _GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024
 
 class ResultSchemaError(Exception):
     """A handler's result does not fit the schema of results."""
+
+
+class ResultsRefused(Exception):
+    """The place of results refuses some of them, and has taken none of the batch.
+
+    `errors`: why, by the row of the batch.
+    """
+
+    def __init__(self, errors: Mapping[int, BaseException]) -> None:
+        super().__init__(f"{len(errors)} results are refused")
+        self.errors = dict(errors)
 
 
 class ResultOwner(msgspec.Struct, frozen=True):
@@ -45,7 +57,7 @@ class ResultPart(Protocol):
     """Where the results of one shard of a claim go."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take some results."""
+        """Take some results, or none of them and raise ResultsRefused: then their messages have failed."""
 
     def close(self) -> None:
         """Make the results visible, all at once. They replace those of an earlier run of the same shard."""
@@ -75,7 +87,12 @@ class PublishingSink(Protocol):
 
     There may also be: `owned_by(owner)` and `prepared(schema)`, which return the sink to use; `is_seen()`,
     which says in a task whether it sees the place that the driver has prepared; `published()`, the number of
-    the last claim there, which shows that a store is older than its results.
+    the last claim there, which shows that a store is older than its results. `refuses`: true of a sink whose
+    parts may raise ResultsRefused. `refused(claim, stages)` returns why results would be refused when they
+    are published, by sequence number, and takes them away with `forget(claim, numbers)`: both are called
+    before the claim is settled. `begin(claim)` is called when a query starts, with the last claim that has
+    ended; `lost(claim, results)` returns what is missing of a claim that was not published, where `results`
+    says how many results each of its stages has.
     """
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
@@ -130,6 +147,25 @@ def _failure(what: str, error: Exception) -> Failure:
     return failure
 
 
+def _told(error: BaseException) -> Failure:
+    failure = failure_of(error)
+    assert failure is not None
+    return failure
+
+
+def _not_behind(wrong: Container[int], sessions: Sequence[str | None]) -> list[int]:
+    """Return the positions of results that are not wrong, and of a session not behind one that is."""
+    held: set[str] = set()
+    good = []
+    for index, session in enumerate(sessions):
+        if index in wrong:
+            if session is not None:
+                held.add(session)
+        elif session not in held:
+            good.append(index)
+    return good
+
+
 def _requires(kind: pa.DataType) -> bool:
     """Return whether a type has a field that must not be null."""
     fields = [kind.field(place) for place in range(kind.num_fields)]
@@ -160,16 +196,20 @@ class Results:
     """Collects the results of one run of a shard. `sequence_number` is the first column.
 
     `add`, `add_batch` and `close` raise Outage if the place where results go fails.
+
+    `rows`: how many were written. `refused`: why the place has refused others, by sequence number.
     """
 
     def __init__(self, sink: Sink, schema: pa.Schema, claim: int, shard: int, stage: str) -> None:
+        self.rows = 0
+        self.refused: dict[int, Failure] = {}
         self._schema = _whole(schema)
         self._struct = pa.struct(list(schema))
         self._requires = _requires(self._struct)
-        self._sink, self._at = sink, (claim, shard % MOST_SHARDS, stage)
+        self._sink, self._at = sink, (claim, shard, stage)
         self._part: ResultPart | None = None
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
+        self._held = self._bytes = 0
 
     @classmethod
     def of(
@@ -181,7 +221,7 @@ class Results:
         return cls(sink, pa.ipc.read_schema(pa.py_buffer(schema)), claim, shard, stage)
 
     def add(
-        self, numbers: Sequence[int], results: Sequence[Any], sessions: Sequence[str | None]
+        self, numbers: Sequence[int | None], results: Sequence[Any], sessions: Sequence[str | None]
     ) -> dict[int, Failure]:
         """Add results of messages; return the failures of those that do not fit the schema, by position.
 
@@ -190,23 +230,22 @@ class Results:
         if not numbers:
             return {}
         wrong: dict[int, Failure] = {}
+        places: Sequence[int] = range(len(numbers))
         try:
             found = self._array(results)
         except _MISFITS:
             wrong = self._which(results)
-            held: set[str | None] = set()
-            good = []
-            for index, session in enumerate(sessions):
-                if index in wrong:
-                    held.add(session)
-                elif session is None or session not in held:
-                    good.append(index)
-            numbers = [numbers[index] for index in good]
-            found = self._array([results[index] for index in good])
+            places = _not_behind(wrong, sessions)
+            numbers = [numbers[index] for index in places]
+            found = self._array([results[index] for index in places])
+        if getattr(self._sink, "refuses", False) and any(sessions):
+            # Who runs behind one that is refused has to be known now.
+            late = self._keep_now(numbers, found, [sessions[index] for index in places])
+            return wrong | {places[index]: failure for index, failure in late.items()}
         self._keep(numbers, found)
         return wrong
 
-    def add_batch(self, numbers: Sequence[int], found: pa.RecordBatch) -> dict[int, Failure]:
+    def add_batch(self, numbers: Sequence[int | None], found: pa.RecordBatch) -> dict[int, Failure]:
         """Add the results of messages, one row each; return the failures of those that do not fit."""
         wrong: dict[int, Failure] = {}
         try:
@@ -235,10 +274,16 @@ class Results:
         return wrong
 
     def _array(self, results: Sequence[Any]) -> pa.StructArray:
-        return self._complete(pa.array(results, self._struct))
+        return self._complete(rows_of(results, self._struct))
 
     def _cast(self, found: pa.RecordBatch) -> pa.StructArray:
-        columns = [found.column(field.name).cast(field.type) for field in self._struct]
+        names = [field.name for field in self._struct]
+        unknown = next((name for name in found.schema.names if name not in names), None)
+        if unknown is not None:
+            raise ValueError(f"the schema has no field {unknown!r}{suggestion(unknown, names)} - at `$`")
+        columns = [
+            cast_column(found.column(field.name), field.type, f"$.{field.name}") for field in self._struct
+        ]
         return self._complete(pa.StructArray.from_arrays(columns, fields=list(self._struct)))
 
     def _complete(self, found: pa.StructArray) -> pa.StructArray:
@@ -248,20 +293,53 @@ class Results:
             raise ValueError(f"{null!r} is null, which its schema excludes")
         return found
 
-    def _keep(self, numbers: Sequence[int], found: pa.StructArray) -> None:
+    def _batch(self, numbers: Sequence[int | None], found: pa.StructArray) -> pa.RecordBatch:
         arrays = [pa.array(numbers, pa.int64()), *found.flatten()]
-        batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _keep(self, numbers: Sequence[int | None], found: pa.StructArray) -> None:
+        batch = self._batch(numbers, found)
         self._waiting.append(batch)
-        self._rows += batch.num_rows
+        self._held += batch.num_rows
         self._bytes += batch.nbytes
-        if self._rows >= _GROUP or self._bytes >= _GROUP_BYTES:
+        if self._held >= _GROUP or self._bytes >= _GROUP_BYTES:
             self._write()
+
+    def _keep_now(
+        self, numbers: Sequence[int | None], found: pa.StructArray, sessions: Sequence[str | None]
+    ) -> dict[int, Failure]:
+        """Write results at once; return the failures of those that are refused, by position."""
+        batch = self._batch(numbers, found)
+        refused = self._offer(batch)
+        if refused:
+            self._offer_rest(batch, _not_behind(refused, sessions))
+        return refused
 
     def _write(self) -> None:
         if self._waiting:
+            batch = pa.concat_batches(self._waiting)
+            refused = self._offer(batch)
+            if refused:
+                numbers = batch.column(0).to_pylist()
+                self.refused |= {numbers[index]: failure for index, failure in refused.items()}
+                self._offer_rest(batch, [row for row in range(batch.num_rows) if row not in refused])
+        self._waiting, self._held, self._bytes = [], 0, 0
+
+    def _offer(self, batch: pa.RecordBatch) -> dict[int, Failure]:
+        """Write a batch, or nothing; return the failures of the rows that are refused."""
+        try:
             with writing():
-                self._opened().write(pa.concat_batches(self._waiting))
-        self._waiting, self._rows, self._bytes = [], 0, 0
+                self._opened().write(batch)
+        except ResultsRefused as refused:
+            return {index: _told(error) for index, error in refused.errors.items()}
+        self.rows += batch.num_rows
+        return {}
+
+    def _offer_rest(self, batch: pa.RecordBatch, places: Sequence[int]) -> None:
+        rest = batch.take(pa.array(places, pa.int64()))
+        with writing():
+            self._opened().write(rest)
+        self.rows += rest.num_rows
 
     def _opened(self) -> ResultPart:
         if self._part is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +36,7 @@ def run_task(
         told = [
             {
                 "queue": row["queue"],
-                **_run_shard(settings_of[row["queue"]], row["claim"], row["epoch"], row["shard"]),
+                **run_shard(settings_of[row["queue"]], row["claim"], row["epoch"], row["shard"]),
             }
             for row in rows
         ]
@@ -49,13 +49,24 @@ def _consumer(settings: TaskSettings, store: Store, epoch: int) -> ClaimConsumer
 
 
 def _task(
-    settings: TaskSettings, consumer: ClaimConsumer, claim: int, shard: int, careful: bool
+    settings: TaskSettings,
+    consumer: ClaimConsumer,
+    claim: int,
+    shard: int,
+    careful: bool,
+    make: Callable[..., ShardTask] = ShardTask,
 ) -> ShardTask:
     mark = functools.partial(consumer.mark, shard) if careful else None
-    return ShardTask(settings, claim, shard, consumer.epoch, consumer.base_key(), mark)
+    return make(settings, claim, shard, consumer.epoch, consumer.base_key(), mark)
 
 
-def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None) -> dict[str, Any]:
+def run_shard(
+    settings: TaskSettings,
+    claim: int,
+    epoch: int,
+    token: int | None,
+    make: Callable[..., ShardTask] = ShardTask,
+) -> dict[str, Any]:
     """Read a shard and run its messages; return what the sink is told."""
     if token is None:
         return {"claim": claim, "epoch": epoch}
@@ -68,7 +79,7 @@ def _run_shard(settings: TaskSettings, claim: int, epoch: int, token: int | None
             # The claim has ended: there is nothing to do.
             return {"claim": claim, "epoch": epoch}
         record, shard = found
-        task = _task(settings, consumer, claim, shard.token, careful)
+        task = _task(settings, consumer, claim, shard.token, careful, make)
         batches = read_shard(url, shard, list(MESSAGE), rows_at_once(record))
         if settings.extras is not None:
             batches = settings.extras.added(batches)

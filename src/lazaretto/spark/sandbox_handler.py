@@ -13,6 +13,7 @@ from lazaretto.host.handler_calls import SandboxSetup
 from lazaretto.isolation import FailedResult
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.spark.plain_values import Misfit, plain
 from lazaretto.traces import within
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.
@@ -85,14 +86,20 @@ def as_batch(items: Sequence[Item]) -> list[Item]:
 def pack_result(effects: Effects | None, result: Any) -> bytes:
     """Return what a handler asked for and returned, as bytes."""
     told = None if effects is None else encode_effects(effects)
+    problem = None
     try:
-        return marshal.dumps((told, result))
+        result = plain(result)
+    except Exception as error:
+        # As without a sandbox: said of the result, which is not the handler's own error.
+        result, problem = None, str(error)
+    try:
+        return marshal.dumps((told, result, problem))
     except ValueError:
-        return pickle.dumps((told, result))
+        return pickle.dumps((told, result, problem))
 
 
 def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
-    """Return what `pack_result` was given."""
+    """Return what `pack_result` was given, with plain values. Raises an error if it is damaged."""
     # From our own sandbox, whose code is the user's as ours is.
-    told, result = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
-    return None if told is None else decode_effects(told), result
+    told, result, problem = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
+    return None if told is None else decode_effects(told), result if problem is None else Misfit(problem)

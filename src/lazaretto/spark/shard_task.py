@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -38,6 +38,7 @@ from lazaretto.spark.sandbox_handler import (
 )
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
+from lazaretto.store.contract.claim_contract import MOST_SHARDS
 from lazaretto.traces import MOST_LINKS
 from lazaretto.traces.context import TRACEPARENT, context_of, properties_of
 
@@ -129,7 +130,8 @@ class ShardTask:
         self._failed_sessions: set[str] = set()
         self._spark = Parents()
         self._window = None if settings.breaker is None else BreakerWindow(settings.breaker)
-        self._results = Results.of(settings.results, settings.schema, claim, shard, self.stage)
+        place = claim, shard % MOST_SHARDS, self.stage
+        self._results = Results.of(settings.results, settings.schema, *place)
         self._seconds = {"read": 0.0, "handler": 0.0, "results": 0.0}
         self.rows = 0
         self._began = time.time_ns() if settings.traced else None
@@ -153,12 +155,24 @@ class ShardTask:
                 self._origins.append(properties_of(found)[TRACEPARENT])
 
     def _run_messages(self, batch: pa.RecordBatch) -> None:
-        keys, items, sessions = _messages(batch, self._base)
+        keys, items, sessions = self.items_of(batch)
         self.rows += len(keys)
         step = 1 if self._mark else _CHUNK
         for start in range(0, len(keys), step):
             end = start + step
             self._run_chunk(keys[start:end], items[start:end], sessions[start:end])
+
+    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
+        """Return keys, items for the sandbox and sessions of a batch."""
+        return _messages(batch, self._base)
+
+    def size_of(self, item: Item) -> int:
+        """Return about how many bytes an item has."""
+        return len(item[BODY])
+
+    def number_of(self, key: int) -> int | None:
+        """Return the number under which the result of a message stands."""
+        return key & LAST_SEQUENCE
 
     def _run_vectors(self, batch: pa.RecordBatch) -> None:
         """Run a batch as a whole, and what fails in parts."""
@@ -181,7 +195,7 @@ class ShardTask:
             ended = ended_of(msgspec.structs.replace(verdict, result=None))
             ends = [ended] * count
             if verdict.result is not None and self._results is not None:
-                for index, failure in self._results.add_batch(part, decode(verdict.result)).items():
+                for index, failure in self._add_batch(part, verdict.result).items():
                     ends[index] = Ended(Settlement(Outcome.FAILED, failure))
             for key, one in zip(keys, ends, strict=True):
                 if one.settlement.outcome is Outcome.COMPLETED:
@@ -192,6 +206,18 @@ class ShardTask:
         if self._mark is not None:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun
+
+    def _add_batch(self, numbers: Sequence[int], encoded: bytes) -> dict[int, Failure]:
+        """Keep a function's results; return the failures of the messages whose results do not fit."""
+        assert self._results is not None
+        try:
+            found = decode(encoded)
+        except Exception as error:
+            # The function damaged its process.
+            failure = failure_of(error)
+            assert failure is not None
+            return dict.fromkeys(range(len(numbers)), failure)
+        return self._results.add_batch(numbers, found)
 
     def _without_invalid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Note the messages whose bodies do not fit; return the others."""
@@ -240,7 +266,7 @@ class ShardTask:
         if self._inline is not None:
             return self._run_inline(items, in_order)
         assert self._sandbox is not None
-        sizes = [len(item[BODY]) for item in items]
+        sizes = [self.size_of(item) for item in items]
         ends: list[tuple[Ended, Any]] = []
         held = 0
 
@@ -255,8 +281,7 @@ class ShardTask:
                     return True
                 if verdict.status is Status.DONE and verdict.result is not None:
                     held += len(verdict.result)
-                    effects, result = unpack_result(verdict.result)
-                    ends.append((ended_with(effects), result))
+                    ends.append(_unpacked(verdict.result))
                 else:
                     ends.append((ended_of(verdict), None))
             return held >= MOST_HELD
@@ -329,7 +354,7 @@ class ShardTask:
             for index, (ended, result) in enumerate(ends)
             if result is not None and ended.settlement.outcome is Outcome.COMPLETED
         ]
-        numbers = [keys[i] & LAST_SEQUENCE for i in at]
+        numbers = [self.number_of(keys[i]) for i in at]
         wrong = self._results.add(numbers, [ends[i][1] for i in at], [sessions[i] for i in at])
         self._seconds["results"] += time.monotonic() - begun
         return {at[index]: failure for index, failure in wrong.items()}
@@ -343,7 +368,19 @@ class ShardTask:
             self._results.close()
         self._seconds["results"] += time.monotonic() - begun
         seconds = {name: round(value, 3) for name, value in self._seconds.items()}
-        return staged_rows(self._shard, self._completed, self._others, seconds)
+        written = None
+        if self._results is not None:
+            self._take_refused(self._results.refused)
+            written = self._results.rows
+        return staged_rows(self._shard, self._completed, self._others, seconds, written)
+
+    def _take_refused(self, refused: Mapping[int, Failure]) -> None:
+        """Fail the messages whose results the place of results has refused when it was given them."""
+        if refused:
+            failed = {self._base + number: failure for number, failure in refused.items()}
+            self._completed = [key for key in self._completed if key not in failed]
+            self._others = [row for row in self._others if row.key not in failed]
+            self._others += [StagedRow(key, Outcome.FAILED.value, one) for key, one in failed.items()]
 
     def work(self, batches: Iterator[pa.RecordBatch]) -> StagedRows | None:
         """Run all of it; return what is to be staged, None if it is an outage, which the sink is told of."""
@@ -384,6 +421,16 @@ class ShardTask:
             "began": self._began,
             "ended": time.time_ns() if self._began is not None else None,
         }
+
+
+def _unpacked(packed: bytes) -> tuple[Ended, Any]:
+    """Return how a message ended and what its handler returned, of what came from the sandbox."""
+    try:
+        effects, result = unpack_result(packed)
+    except Exception as error:
+        # The handler damaged its process. The message has failed.
+        return Ended(Settlement(Outcome.FAILED, failure_of(error))), None
+    return ended_with(effects), result
 
 
 def _has_failed(end: tuple[Ended, Any]) -> bool:

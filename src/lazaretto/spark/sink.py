@@ -9,17 +9,21 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import ClaimSummary
+from lazaretto.engine.claims.settle_claims import StagedRow
 from lazaretto.errors import LazarettoError, NotAllowed, SystemicFailure
-from lazaretto.spark.outage import OUTAGE
+from lazaretto.model.failure import LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, name_of, shorten
+from lazaretto.model.keys import sequence_of
+from lazaretto.spark.outage import OUTAGE, Outage, writing
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.claim_contract import REVOKED, SETTLED
+from lazaretto.store.contract.claim_contract import OPEN, REVOKED, SETTLED
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.traces import active
 from lazaretto.traces.context import parse
@@ -30,6 +34,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = "java.lang.InterruptedException"
+#: How Spark says that a Python worker, or an executor, is gone.
+_GONE = ("worker exited unexpectedly", "failed to connect back", "ExecutorLostFailure", "ExecutorLost")
 #: What is read of what the tasks tell.
 _READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
 
@@ -62,9 +68,13 @@ class SettlingSink:
         try:
             rows = told.select(*_READ).collect()
         except Py4JJavaError as error:
-            if not error.java_exception.toString().startswith(_INTERRUPTED):
-                raise
-            raise StoppedMeanwhile from None
+            if error.java_exception.toString().startswith(_INTERRUPTED):
+                raise StoppedMeanwhile from None
+            self._note_failure(error)
+            raise
+        except PySparkException as error:
+            self._note_failure(error)
+            raise
         first: Exception | None = None
         for queue, (options, results) in self._sinks.items():
             shards = [row for row in rows if row["queue"] == queue]
@@ -76,6 +86,15 @@ class SettlingSink:
                     first = first or error
         if first is not None:
             raise first
+
+    def _note_failure(self, error: Exception) -> None:
+        """Keep what the tasks ended with: a message that kills them alone is told of it."""
+        failure = _failure_of_tasks(error)
+        if failure is None:
+            return
+        for queue, (options, _) in self._sinks.items():
+            with _left_to_timers(queue), broker_at(options.url()) as broker:
+                ClaimConsumer(store_of(broker), options.queue, options.consumer).note_failure(failure)
 
     def _settle(self, queue: str, options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:
         """Settle the claims of one queue with what its tasks staged."""
@@ -95,6 +114,12 @@ class SettlingSink:
             if tracing is not None:
                 _trace(tracing, consumer.path, shards)
             outage = next((stage for stage in stages if stage.startswith(OUTAGE)), None)
+            instead: list[StagedRow] = []
+            if outage is None and results is not None:
+                try:
+                    instead = _refused(results, consumer, numbers, stages)
+                except Outage as error:
+                    outage = f"{OUTAGE}{error}"
             if outage is not None:
                 consumer.revoke(why=outage)
                 if results is not None:
@@ -104,7 +129,7 @@ class SettlingSink:
                     f"{outage.removeprefix(OUTAGE)}. The messages of {options.queue!r} were released; "
                     "restart the query when the cause is fixed"
                 )
-            summaries = consumer.settle(numbers, stages, keeps=True)
+            summaries = consumer.settle(numbers, stages, keeps=True, instead=instead)
             if queue not in self._brought and results is not None:
                 # The driver before this one may have settled claims until it was fenced off.
                 summaries = consumer.summaries(0, numbers[-1])
@@ -135,13 +160,62 @@ class SettlingSink:
                 thread.join()
 
 
+def _failure_of_tasks(error: Exception) -> Failure | None:
+    """Return what a job ended with, None if it is only that its worker is gone."""
+    text = str(error) if isinstance(error, PySparkException) else error.java_exception.toString()  # type: ignore[attr-defined]
+    text = text.partition("\n\nJVM stacktrace")[0].partition("\nDriver stacktrace")[0].strip()
+    if any(sign in text for sign in _GONE):
+        return None
+    kind = name_of(error)
+    if not isinstance(error, PySparkException):
+        # The first line of an exception of Java's begins with its class.
+        kind, _, text = text.partition(": ")
+    return Failure(shorten(kind, LONGEST_TYPE), shorten(text, LONGEST_TEXT))
+
+
+def _refused(
+    results: Sink, consumer: ClaimConsumer, numbers: Sequence[int], stages: Sequence[str]
+) -> list[StagedRow]:
+    """Return the outcomes of messages whose results would be refused, and take those results away.
+
+    Before the claims are settled: afterwards there would be no message left to fail. Raises Outage.
+    """
+    refuse = getattr(results, "refused", None)
+    if refuse is None:
+        return []
+    found: list[StagedRow] = []
+    summaries = consumer.summaries(min(numbers, default=1) - 1, max(numbers, default=0))
+    for number in [one.number for one in summaries if one.state == OPEN and one.number in numbers]:
+        with writing():
+            errors = refuse(number, stages)
+        if errors:
+            failures = {place: failure_of(error) for place, error in errors.items()}
+            rows = consumer.with_behind(number, {n: f for n, f in failures.items() if f is not None})
+            with writing():
+                results.forget(number, [sequence_of(row.key) for row in rows])  # type: ignore[union-attr]
+            found += rows
+    return found
+
+
 def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:
-    """Publish the results of claims that are settled, and remove those of revoked ones."""
+    """Publish the results of claims that are settled, and remove those of revoked ones.
+
+    Raises SystemicFailure: results are gone that were not published yet.
+    """
     published = publishing(results)
+    look = getattr(results, "lost", None)
     for summary in summaries:
         if summary.state == REVOKED:
             results.remove(summary.number)
         elif summary.state == SETTLED and published is not None:
+            missing = look(summary.number, summary.results) if look is not None and summary.results else []
+            if missing:
+                raise SystemicFailure(
+                    f"results of claim {summary.number} were removed before they were published: "
+                    f"{', '.join(missing)}. Its messages are settled, so nobody makes them again: restore "
+                    "them from a backup and start the query again, or give it another place for results, "
+                    "which then lacks them. Keep what cleans up away from what is not published"
+                )
             published.publish(summary.number, summary.stages)
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from lazaretto.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
@@ -16,6 +17,9 @@ from lazaretto.spark.reading import SQL, select
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.views import VIEWS, Condition, bounds, condition
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 
 class RangePartition(InputPartition):

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
+
+from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
+from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
+from lazaretto.spark.read_limits import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxBytes,
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-
-from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
-from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.contract.claim_contract import OPEN, ShardRecord
@@ -65,7 +65,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process begins anew.
-        return ClaimStreamReader, (self._options, self._columns, self._extras)
+        return type(self), (self._options, self._columns, self._extras)
 
     # -- in the driver --------------------------------------------------------------------------
 
@@ -180,6 +180,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         consumer = self._attached()
         first, last = self._claim(start), self._claim(end)
+        self._taken = max(self._taken, last)
         found = consumer.shards(first, last)
         parts: list[InputPartition] = [
             ShardPartition([claim.number], consumer.epoch, shard, rows_at_once(claim))
@@ -246,6 +247,19 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             consumer = _consumer(broker, options, epoch=partition.epoch)
             # Whether anybody works on what is read, is not known here.
             return consumer.start(partition.shard.token, "a task", begun=False)
+
+
+class UnlimitedClaimStreamReader(ClaimStreamReader):
+    """The same where Spark sets no limits, before 4.2: a micro-batch has claims of all that waits."""
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
+        self._attached()
+        offset = self._offset(max(self._settled, self._taken))
+        while True:
+            later = super().latestOffset(offset, ReadMaxRows(self._options.max_rows))
+            if later == offset:
+                return offset
+            offset = later
 
 
 def _consumer(broker: Broker, options: SparkOptions, **more: Any) -> ClaimConsumer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.errors import InvalidOption
@@ -30,6 +30,8 @@ from lazaretto.store.contract.claim_contract import DEFAULT_LEASE, MOST_ROWS, MO
 STREAM_OPTIONS = ("max_rows", "max_bytes", "catch_up_rows", "catch_up_after", "shards", "lease")
 #: Options of what is made of bodies and properties.
 BODY_OPTIONS = ("body", "body_schema", "properties")
+#: What may become of rows that are written.
+DEAD_LETTER, FAIL = "dead_letter", "fail"
 #: How bodies may be written.
 BODIES = ("json", "avro", "protobuf")
 #: Options that Spark itself adds.
@@ -58,6 +60,20 @@ def _body(name: str, value: object) -> object:
     if value and value not in BODIES:
         raise InvalidOption(f"expected option {name} to be one of {', '.join(BODIES)}, got {shown(value)}")
     return value
+
+
+def _one_of(name: str, value: object, allowed: Sequence[str]) -> object:
+    if value and value not in allowed:
+        raise InvalidOption(f"expected option {name} to be {' or '.join(allowed)}, got {shown(value)}")
+    return value
+
+
+def _subqueue(name: str, value: object) -> object:
+    return _one_of(name, value, (DEAD_LETTER,))
+
+
+def _on_bad_row(name: str, value: object) -> object:
+    return _one_of(name, value, (DEAD_LETTER, FAIL))
 
 
 def _any_text(name: str, value: object) -> str:
@@ -89,6 +105,9 @@ class SparkOptions:
         body_schema: For JSON columns with types, as in SQL (default: from a sample of the queue); for Avro
             its schema in JSON; for Protobuf `module:Class` of the generated message.
         properties: Properties that are columns, with types, such as `region string, tenant bigint`.
+        subqueue: Where rows that are written go: `dead_letter` makes a dead letter of each.
+        on_bad_row: What becomes of a row that cannot be a message (default: `dead_letter` for streams, `fail`
+            for tables).
     """
 
     store: str = dataclasses.field(repr=False, metadata=required(words(_store, "a URL; `env:NAME`")))
@@ -105,6 +124,8 @@ class SparkOptions:
     body: str = option("", words(_body, ", ".join(f"`{body}`" for body in BODIES)))
     body_schema: str = option("", words(_any_text, "text"))
     properties: str = option("", words(_any_text, "names with types"))
+    subqueue: str = option("", words(_subqueue, "`dead_letter`"))
+    on_bad_row: str = option("", words(_on_bad_row, "`dead_letter`, `fail`"))
 
     def __post_init__(self) -> None:
         if self.body_schema and not self.body:

@@ -7,7 +7,7 @@ import dataclasses
 import msgspec
 
 from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims
-from lazaretto.engine.claims.end_claims import open_claims, revoke
+from lazaretto.engine.claims.end_claims import open_claims, revoke, summary_of
 from lazaretto.engine.claims.read_shards import blame_shards
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import NotAllowed
@@ -96,4 +96,6 @@ def _judge(tx: Transaction, claim: ClaimRecord, driver: str) -> None:
     started = [shard for shard in shards if shard.started is not None]
     for shard in started:
         tx.claims.save_shard(_replace(shard, started=None))
-    blame_shards(tx, started, driver, alone=claim.rows == 1)
+    alone = claim.rows == 1
+    # Of several messages nobody knows whose error it is.
+    blame_shards(tx, started, driver, alone=alone, failure=summary_of(claim).failure if alone else None)

@@ -12,6 +12,7 @@ from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import (
     OPEN,
@@ -39,7 +40,9 @@ LAST_CLAIM = 1 << 62
 class ClaimSummary(msgspec.Struct, frozen=True):
     """How a claim ended: messages by outcome, messages sent, and seconds by kind of work.
 
-    `stages`: the names of what tasks staged and the claim was settled with.
+    `stages`: the names of what tasks staged and the claim was settled with; `results`: how many results each
+    of them has at least, of those that have a place for results. `failure`: of an open claim, what its tasks
+    ended with at last.
     """
 
     number: int
@@ -50,6 +53,8 @@ class ClaimSummary(msgspec.Struct, frozen=True):
     sent: int = 0
     seconds: dict[str, float] = {}
     stages: list[str] = []
+    results: dict[str, int] = {}
+    failure: Failure | None = None
 
 
 def summary_of(claim: ClaimRecord) -> ClaimSummary:
@@ -108,6 +113,24 @@ class RemoveCompleted(ClaimOperation[bool]):
             return False
         any_left = tx.claims.remove_completed(mine[0], _AT_ONCE, tx.now + REMOVED_WITHIN)
         return any_left or len(mine) > 1
+
+
+@dataclasses.dataclass(slots=True)
+class NoteFailure(ClaimOperation[None]):
+    """Note what the tasks of a consumer's open claims ended with: a message that is alone is told of it."""
+
+    path: EntityPath
+    consumer: str
+    failure: Failure
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_claims(tx, self.path)
+        record = tx.claims.consumer(queue.queue_id, self.consumer)
+        for claim in open_claims(tx, record) if record is not None else ():
+            told = ClaimSummary(claim.number, claim.state, claim.rows, failure=self.failure)
+            tx.claims.save(_replace(claim, summary=msgspec.json.encode(told).decode()))
 
 
 def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:

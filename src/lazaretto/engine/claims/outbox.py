@@ -8,7 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.claims.consumers import ClaimOperation
+from lazaretto.engine.entities.queues import require_queue
+from lazaretto.engine.log import note
 from lazaretto.engine.messages.send import Send, check_send
+from lazaretto.engine.outcome.new_letters import NewLetter, check_letters, insert_letter
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.contract.records import NewMessage
@@ -16,6 +19,7 @@ from lazaretto.store.contract.transaction_contract import Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[NewMessage]).decode
+_decode_letters = msgspec.msgpack.Decoder(list[NewLetter]).decode
 
 
 @dataclasses.dataclass(slots=True)
@@ -31,6 +35,26 @@ class StageMessages(ClaimOperation[None]):
     def run(self, tx: Transaction) -> None:
         check_send(tx, self.path, self.messages)
         tx.claims.insert_outbox(self.stage, _encode(list(self.messages)))
+
+
+@dataclasses.dataclass(slots=True)
+class StageLetters(ClaimOperation[None]):
+    """Store dead letters under a name until its messages are sent. Raises NotAllowed: a topic has none."""
+
+    path: EntityPath
+    stage: str
+    letters: Sequence[NewLetter]
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        check_letters(require_queue(tx, self.path))
+        tx.claims.insert_outbox(_letters(self.stage), _encode(list(self.letters)))
+
+
+def _letters(stage: str) -> str:
+    """Return the name under which the dead letters of a stage stand."""
+    return f"{stage}/letters"
 
 
 @dataclasses.dataclass(slots=True)
@@ -61,11 +85,27 @@ class SendStaged(ClaimOperation[int]):
             for stage in self.stages:
                 for messages in map(_decode, tx.claims.outbox(stage)):
                     sent += len(Send(self.path, messages).run(tx))
+            self._set_aside(tx)
             if self.writer is not None:
                 tx.claims.save_writer(self.writer, self.batch)
         for stage in self.stages:
             tx.claims.delete_outbox(stage)
+            tx.claims.delete_outbox(_letters(stage))
         return sent
+
+    def _set_aside(self, tx: Transaction) -> None:
+        """Make the dead letters of the batch."""
+        letters = [
+            letter
+            for stage in self.stages
+            for some in map(_decode_letters, tx.claims.outbox(_letters(stage)))
+            for letter in some
+        ]
+        if letters:
+            queue = require_queue(tx, self.path)
+            for letter in letters:
+                insert_letter(tx, queue, letter)
+            note(tx, "rows_set_aside", queue, rows=len(letters), batch=self.batch)
 
 
 @dataclasses.dataclass(slots=True)
@@ -80,3 +120,4 @@ class ForgetStaged(ClaimOperation[None]):
     def run(self, tx: Transaction) -> None:
         for stage in self.stages:
             tx.claims.delete_outbox(stage)
+            tx.claims.delete_outbox(_letters(stage))

@@ -11,6 +11,7 @@ from lazaretto.engine.claims.consumers import ClaimOperation, require_driver
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.workers.workers import blame
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
 from lazaretto.model.keys import queue_of
 from lazaretto.model.policy import Outcome
 from lazaretto.store.contract.claim_contract import (
@@ -96,8 +97,18 @@ class MarkStarted(ClaimOperation[None]):
             tx.claims.save_shard(_replace(shard, started=self.key))
 
 
-def blame_shards(tx: Transaction, shards: Sequence[ShardRecord], worker: str, *, alone: bool) -> None:
-    """Blame the messages in progress for the latest death, and for earlier ones in the same claim."""
+def blame_shards(
+    tx: Transaction,
+    shards: Sequence[ShardRecord],
+    worker: str,
+    *,
+    alone: bool,
+    failure: Failure | None = None,
+) -> None:
+    """Blame the messages in progress for the latest death, and for earlier ones in the same claim.
+
+    `failure`: what they ended with, if that is known.
+    """
     rows = []
     for shard in shards:
         row = held_row(tx, shard, shard.started)
@@ -105,7 +116,7 @@ def blame_shards(tx: Transaction, shards: Sequence[ShardRecord], worker: str, *,
             _release_behind(tx, shard, row)
             rows.append(_replace(row, suspect=max(row.suspect, 1) + shard.reads - 1))
     if rows:
-        blame(tx, worker or "a driver", rows, alone=alone)
+        blame(tx, worker or "a driver", rows, alone=alone, failure=failure)
 
 
 def _release_behind(tx: Transaction, shard: ShardRecord, culprit: MessageRow) -> None:

@@ -63,13 +63,14 @@ class StagedRow(msgspec.Struct, array_like=True, omit_defaults=True):
 class StagedRows(msgspec.Struct, array_like=True):
     """One task's outcomes for a shard: 8 bytes for each completed message, and rows for the others.
 
-    `seconds`: what the task spent, by kind of work.
+    `seconds`: what the task spent, by kind of work. `results`: how many it has written, None: to no place.
     """
 
     token: int
     completed: bytes
     others: list[StagedRow]
     seconds: dict[str, float]
+    results: int | None = None
 
     def completed_keys(self) -> list[int]:
         """Return the keys of the messages that were completed."""
@@ -83,10 +84,14 @@ _decode = msgspec.msgpack.Decoder(StagedRows).decode
 
 
 def staged_rows(
-    token: int, completed: Sequence[int], others: list[StagedRow], seconds: dict[str, float]
+    token: int,
+    completed: Sequence[int],
+    others: list[StagedRow],
+    seconds: dict[str, float],
+    results: int | None = None,
 ) -> StagedRows:
     """Return a task's outcomes, encoded for staging."""
-    return StagedRows(token, array.array("q", completed).tobytes(), others, seconds)
+    return StagedRows(token, array.array("q", completed).tobytes(), others, seconds, results)
 
 
 @dataclasses.dataclass(slots=True)
@@ -119,6 +124,9 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
     A large claim keeps what it has completed, locked by ranges, until `RemoveCompleted` removes it, a part at
     a time, so that others can write. Not kept are messages of sessions, of a queue with `max_size`, of a
     shard that was read again, and those that are locked by themselves.
+
+    `instead`: outcomes of messages that count instead of what the tasks have staged: the place of results
+    has refused their results, or that of one before them in their session.
     """
 
     path: EntityPath
@@ -126,6 +134,7 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
     epoch: int
     numbers: Sequence[int]
     stages: Sequence[str]
+    instead: Sequence[StagedRow] = ()
 
     def run(self, tx: Transaction) -> list[ClaimSummary]:
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
@@ -134,7 +143,7 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
         found = tx.claims.after(queue.queue_id, self.consumer, first - 1, last)
         claims = [claim for claim in found if claim.number in wanted]
         summaries = [
-            _settle(tx, queue, claim, self.stages) if claim.state == OPEN else summary_of(claim)
+            _settle(tx, queue, claim, self.stages, self.instead) if claim.state == OPEN else summary_of(claim)
             for claim in claims
         ]
         if self.numbers:
@@ -153,16 +162,22 @@ def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled:
     tx.claims.save_consumer(_replace(record, narrow=record.narrow * 2 if left else 0, narrow_left=left))
 
 
-def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Sequence[str]) -> ClaimSummary:
+def _settle(
+    tx: Transaction,
+    queue: QueueRecord,
+    claim: ClaimRecord,
+    stages: Sequence[str],
+    instead: Sequence[StagedRow],
+) -> ClaimSummary:
     begun = time.perf_counter()
     shards = tx.claims.shards(claim.token)
     used = []
     by_shard: dict[int, list[StagedRows]] = {}
     for stage in stages:
-        staged = [_decode(blob) for blob in tx.claims.staged(claim.token, stage)]
+        staged = [_instead(_decode(blob), instead) for blob in tx.claims.staged(claim.token, stage)]
         # Of two that did the same shard, the first counts: the results are those of one, too.
         if staged and all(rows.token not in by_shard and _is_held(tx, shards, rows) for rows in staged):
-            used.append(stage)
+            used += [(stage, rows) for rows in staged]
             for rows in staged:
                 by_shard.setdefault(rows.token, []).append(rows)
     outcomes: dict[str, int] = {}
@@ -195,14 +210,35 @@ def _settle(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, stages: Seq
     if outcomes.get("completed"):
         note_commit(tx, queue)
     seconds["settle"] = round(time.perf_counter() - begun, 3)
-    summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, used)
+    results: dict[str, int] = {}
+    for stage, rows in used:
+        if rows.results is not None:
+            results[stage] = results.get(stage, 0) + rows.results
+    named = list(dict.fromkeys(stage for stage, _ in used))
+    summary = ClaimSummary(claim.number, SETTLED, claim.rows, outcomes, finals, sent, seconds, named, results)
     encoded = msgspec.json.encode(summary).decode()
     until = tx.now + REMOVED_WITHIN if keeps else None
     tx.claims.save(_replace(claim, state=SETTLED, lease_until=until, ended=tx.now, summary=encoded))
     told = msgspec.to_builtins(summary)
-    del told["stages"]
+    del told["stages"], told["results"], told["failure"]
     note(tx, "claim_settled", queue, consumer=claim.consumer, **told)
     return summary
+
+
+def _instead(staged: StagedRows, others: Sequence[StagedRow]) -> StagedRows:
+    """Return a task's outcomes with others for some messages, whose results are taken away."""
+    changed = {row.key: row for row in others}
+    done = staged.completed_keys() if changed else []
+    mine = changed.keys() & {*done, *(row.key for row in staged.others)}
+    if not mine:
+        return staged
+    return staged_rows(
+        staged.token,
+        [key for key in done if key not in mine],
+        [*(row for row in staged.others if row.key not in mine), *(changed[key] for key in sorted(mine))],
+        staged.seconds,
+        None if staged.results is None else max(0, staged.results - len(mine)),
+    )
 
 
 def _is_held(tx: Transaction, shards: Sequence[ShardRecord], staged: StagedRows) -> bool:

@@ -23,8 +23,18 @@ from lazaretto.store.contract.records import LOCKED, LeaseRecord, MessageRow, Qu
 from lazaretto.store.contract.transaction_contract import Operation, Transaction
 
 
-def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bool) -> None:
-    """End the attempts of messages that a worker was processing when it died."""
+def blame(
+    tx: Transaction,
+    worker: str,
+    rows: Sequence[MessageRow],
+    *,
+    alone: bool,
+    failure: Failure | None = None,
+) -> None:
+    """End the attempts of messages that a worker was processing when it died.
+
+    `failure`: what the only message ended with, where more is known than that its worker is gone.
+    """
     by_queue: dict[int, list[MessageRow]] = {}
     for row in rows:
         by_queue.setdefault(queue_of(row.key), []).append(row)
@@ -37,7 +47,7 @@ def blame(tx: Transaction, worker: str, rows: Sequence[MessageRow], *, alone: bo
             for row in group[1:]:
                 record_attempt(tx, row, Outcome.RELEASED)
                 put_back(tx, msgspec.structs.replace(row, suspect=1))
-            _condemn(tx, queue, group[0], worker)
+            _condemn(tx, queue, group[0], worker, failure)
             continue
         text = f"{worker} died while it held {len(rows)} messages"
         for row in group:
@@ -51,20 +61,17 @@ def _are_one_unit(queue: QueueRecord, rows: Sequence[MessageRow]) -> bool:
     return all(in_unit(queue, row) for row in rows) and len({row.session_id for row in rows}) == 1
 
 
-def _condemn(tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str) -> None:
+def _condemn(
+    tx: Transaction, queue: QueueRecord, row: MessageRow, worker: str, failure: Failure | None
+) -> None:
     """Count a worker's death, and earlier ones, against the only message that it held."""
     counters, earlier = row.counters, max(row.suspect - 1, 0)
     for _ in range(earlier):
         counters = charge(counters, Outcome.LOST)
     row = msgspec.structs.replace(row.charged(counters), suspect=1)
     note(tx, "killer_found", queue, sequence_of(row.key), worker=worker, deaths=earlier + 1)
-    fail(
-        tx,
-        queue,
-        row,
-        Outcome.LOST,
-        Failure(WORKER_CRASHED, f"{worker} died while it held this message alone"),
-    )
+    crashed = Failure(WORKER_CRASHED, f"{worker} died while it held this message alone")
+    fail(tx, queue, row, Outcome.LOST, failure or crashed)
 
 
 def bury(tx: Transaction, worker: str) -> set[int]:

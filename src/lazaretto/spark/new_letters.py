@@ -1,0 +1,123 @@
+"""Rows as dead letters: what can be a field of a message is one, and the rest stands beside it. Pure."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.outcome.new_letters import NewLetter
+from lazaretto.errors import InvalidMessage, LazarettoError
+from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
+from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.messages import Message
+from lazaretto.model.policy import Outcome
+from lazaretto.store.contract.records import NewMessage
+
+#: Properties of a letter: its body was null; what of its row cannot be a field of a message, as JSON.
+NULL_BODY, REST = "lazaretto.null_body", "lazaretto.row"
+#: How a property begins that says where a row came from.
+ORIGIN = "origin"
+#: Columns that say why a row is rejected, of `subqueue=dead_letter`.
+REASONS = ("reason", "description", "error_type", "error_message", "stack", "origin")
+#: The reason of a row that is no message, and of one that others rejected without one.
+INVALID, REJECTED = "InvalidMessage", "Rejected"
+
+
+def bad_row(row: Mapping[str, Any], error: InvalidMessage) -> NewLetter:
+    """Return the letter of a row that is no message."""
+    failure = failure_of(error)
+    assert failure is not None
+    # Its own stack would be one of this package.
+    failure = Failure(failure.type, failure.message)
+    return NewLetter(kept(row), INVALID, str(error), failure, "spark", Outcome.INVALID.value)
+
+
+def rejected_row(row: Mapping[str, Any]) -> NewLetter:
+    """Return the letter of a row that somebody has rejected, with columns that say why."""
+    fields = dict(row)
+    why = {name: fields.pop(name, None) for name in REASONS}
+    origin = why.pop("origin")
+    texts = {name: None if value is None else str(value) for name, value in why.items()}
+    failure = None
+    if texts["error_type"] or texts["error_message"] or texts["stack"]:
+        failure = Failure(
+            shorten(texts["error_type"] or "Error", LONGEST_TYPE),
+            _short(texts["error_message"], LONGEST_TEXT),
+            _short(texts["stack"], LONGEST_STACK),
+        )
+    message = kept(fields, origin_properties(origin))
+    return NewLetter(message, texts["reason"] or REJECTED, texts["description"], failure, "spark")
+
+
+def _short(text: str | None, longest: int) -> str | None:
+    return None if text is None else shorten(text, longest)
+
+
+def origin_properties(origin: Any) -> dict[str, Any]:
+    """Return properties that say where a row came from: a text, a struct or a map."""
+    if origin is None:
+        return {}
+    pairs = dict(origin) if isinstance(origin, list | dict) else {"": origin}
+    return {f"{ORIGIN}.{name}" if name else ORIGIN: value for name, value in pairs.items()}
+
+
+def kept(row: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> NewMessage:
+    """Return a row as the message of a letter, whatever is wrong with it; `more`: properties of our own."""
+    fields = dict(row)
+    body = fields.pop("body", None)
+    properties = dict(fields.pop("properties", None) or {})
+    good: dict[str, Any] = {}
+    rest: dict[str, Any] = {}
+    for name, value in fields.items():
+        if value is not None:
+            (good if _is_fit(**{name: value}) else rest)[name] = value
+    own = {NULL_BODY: True} if body is None else {}
+    fit, unfit = _divided({**properties, **(more or {}), **own})
+    if unfit:
+        rest["properties"] = unfit
+    made = prepare(Message(b"", **good))
+    headers = decode_headers(made.headers) if made.headers is not None else Headers()
+    told = {REST: msgspec.json.encode(_jsonable(rest)).decode()} if rest else {}
+    headers = msgspec.structs.replace(headers, properties={**fit, **told})
+    found = None if headers == Headers() else encode_headers(headers)
+    return msgspec.structs.replace(made, body=_content(body), headers=found)
+
+
+def _content(body: Any) -> bytes:
+    if body is None or isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body or b"")
+    return str(body).encode("utf-8", "backslashreplace")
+
+
+def _divided(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return properties that a message can have, and those that it cannot."""
+    fit: dict[str, Any] = {}
+    unfit: dict[str, Any] = {}
+    for name, value in properties.items():
+        (fit if _is_fit(properties={name: value}) else unfit)[name] = value
+    return fit, unfit
+
+
+def _is_fit(**field: Any) -> bool:
+    try:
+        prepare(Message(b"", **field))
+    except (LazarettoError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _jsonable(value: Any) -> Any:
+    """Return a value as JSON can have it, bytes as Base64."""
+    if isinstance(value, Mapping):
+        return {str(name): _jsonable(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(one) for one in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    return value if value is None or isinstance(value, bool | int | float) else str(value)

@@ -1,0 +1,195 @@
+"""How rows of a source become messages, and messages become the same rows again: types and nulls included."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import datetime
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lazaretto.errors import InvalidOption
+from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.spark.json_bodies import json_decoder
+from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
+from lazaretto.spark.result_values import rows_of
+from lazaretto.store.contract.records import NewMessage
+
+#: The property with a row's columns besides its body, as a stream of Arrow's.
+COLUMNS = "lazaretto.columns"
+#: Columns of ours that say where a row of a file came from.
+FILE, BLOCK = "lazaretto_file", "lazaretto_block"
+#: Values that are properties, too, so that people see and search them, and their longest text.
+_SIMPLE, _LONGEST = (bool, int, float, str, datetime.datetime), 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class RowLayout:
+    """The columns of a source. `body`: the one that is a message's body; None: all of them, as JSON.
+
+    `origin`: the columns that say where a row came from; of files their path and more. `encoded`: the schema.
+    """
+
+    encoded: bytes
+    body: str | None
+    origin: tuple[str, ...]
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """Return the schema of the source's own columns."""
+        return pa.ipc.read_schema(pa.py_buffer(self.encoded))
+
+    @functools.cached_property
+    def others(self) -> pa.Schema:
+        """Return the schema of what stands beside the body."""
+        return pa.schema([field for field in self.schema if field.name != self.body])
+
+    @functools.cached_property
+    def _decode(self) -> Callable[[bytes], Any]:
+        return json_decoder(pa.struct(list(self.schema)))
+
+    def check(self) -> None:
+        """Raise InvalidOption if a body cannot be made of a row and a row of a body."""
+        if self.body is None:
+            self._decode  # noqa: B018 - raises for a type that JSON does not have
+        elif self.body not in self.schema.names:
+            raise InvalidOption(
+                f"the source has no column {self.body!r} to be the body; it has "
+                f"{', '.join(self.schema.names)}"
+            )
+        elif self.schema.field(self.body).type not in (pa.string(), pa.binary()):
+            raise InvalidOption(
+                f"expected the column {self.body!r} to be text or binary, to be a body, got "
+                f"{self.schema.field(self.body).type}: omit body, and all columns are, as JSON"
+            )
+
+    # -- a row as a message ----------------------------------------------------------------------
+
+    def message_of(self, row: pa.RecordBatch, origin: Mapping[str, Any]) -> NewMessage:
+        """Return a row, a batch of one, as a message that nothing is lost in."""
+        own = row.select(self.schema.names)
+        (values,) = own.to_pylist()
+        simple = {
+            name: value
+            for name, value in values.items()
+            if name != self.body and isinstance(value, _SIMPLE) and len(str(value)) <= _LONGEST
+        }
+        simple = {name: _aware(value) for name, value in simple.items()}
+        told = {f"{ORIGIN}.{name}": _told(value) for name, value in origin.items()}
+        body = _json(values, self.schema) if self.body is None else values[self.body]
+        message = kept({"body": body, "properties": simple}, told)
+        if self.body is None or not self.others.names:
+            return message
+        headers = decode_headers(message.headers) if message.headers is not None else Headers()
+        more = {**headers.properties, COLUMNS: _encoded(own.select(self.others.names))}
+        headers = msgspec.structs.replace(headers, properties=more)
+        return msgspec.structs.replace(message, headers=encode_headers(headers))
+
+    # -- a message as a row ----------------------------------------------------------------------
+
+    def values_of(self, body: bytes, headers: bytes | None) -> tuple[Any, ...]:
+        """Return a message as the values of a row. Raises ValueError, with the path, if it is none."""
+        if self.body is None:
+            value = self._decode(body)
+            (whole,) = rows_of([value], pa.struct(list(self.schema))).to_pylist()
+            return tuple(whole.values())
+        properties = {} if headers is None else decode_headers(headers).properties
+        columns = properties.get(COLUMNS)
+        found: dict[str, Any] = {} if columns is None else _decoded(columns)
+        found[self.body] = self._body(body, bool(properties.get(NULL_BODY)))
+        return tuple(found.get(name) for name in self.schema.names)
+
+    def _body(self, body: bytes, was_null: bool) -> Any:
+        if was_null and not body:
+            return None
+        if self.schema.field(self.body).type == pa.binary():
+            return body
+        try:
+            return body.decode()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"the body is not UTF-8 (byte {error.start}) - at `$`") from None
+
+
+def ids_of(origin: Mapping[str, Any], row: pa.RecordBatch, count: int) -> tuple[str, str]:
+    """Return ids of where a row came from, and of that with what it was. `count`: among its equals."""
+    where = msgspec.json.encode({**{name: _told(value) for name, value in origin.items()}, "n": count})
+    first = hashlib.sha256(where).hexdigest()[:40]
+    second = hashlib.sha256(where + _encoded(row)).hexdigest()[:40]
+    return f"origin-{first}", f"row-{second}"
+
+
+def digest_of(row: pa.RecordBatch) -> str:
+    """Return what tells a row from others that are not equal."""
+    return hashlib.sha256(_encoded(row)).hexdigest()[:32]
+
+
+def _encoded(row: pa.RecordBatch) -> bytes:
+    # Copied: of a slice, what stands beside it would be written, too.
+    row = row.take(pa.array([0]))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, row.schema) as writer:
+        writer.write(row)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _decoded(columns: bytes) -> dict[str, Any]:
+    try:
+        with pa.ipc.open_stream(pa.py_buffer(columns)) as reader:
+            (row,) = reader.read_all().to_pylist()
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise ValueError(f"the property {COLUMNS} is damaged: {type(error).__name__} - at `$`") from None
+    found: dict[str, Any] = row
+    return found
+
+
+def _told(value: Any) -> Any:
+    """Return a value as a property: what none can be as text."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return str(value)
+
+
+def _aware(value: Any) -> Any:
+    if isinstance(value, datetime.datetime) and value.tzinfo is None:
+        return value.isoformat()
+    return value.astimezone(datetime.UTC) if isinstance(value, datetime.datetime) else value
+
+
+def _json(values: Mapping[str, Any], schema: pa.Schema) -> bytes:
+    return msgspec.json.encode(
+        {name: _as_json(values[name], schema.field(name).type) for name in schema.names}
+    )
+
+
+def _as_json(value: Any, kind: pa.DataType) -> Any:
+    """Return a value as the decoder of a schema reads it: a map is an object, binary Base64."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        return {field.name: _as_json(value[field.name], field.type) for field in kind}
+    if pa.types.is_map(kind):
+        return {str(key): _as_json(one, kind.item_type) for key, one in value}
+    if pa.types.is_list(kind):
+        return [_as_json(one, kind.value_type) for one in value]
+    return value
+
+
+def is_plain(kind: pa.DataType) -> bool:
+    """Return whether marshal takes all values of a type."""
+    if pa.types.is_nested(kind):
+        inner: Sequence[pa.Field] = [kind.field(place) for place in range(kind.num_fields)]
+        return all(is_plain(field.type) for field in inner)
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_null(kind)
+    )

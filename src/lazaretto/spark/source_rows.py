@@ -1,0 +1,75 @@
+"""Rows of any source as a handler takes them. Imports no Spark and no Arrow: it runs in the sandbox."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from lazaretto.errors import InvalidMessage
+from lazaretto.host.context import Effects
+from lazaretto.host.handlers import Handler
+from lazaretto.model.failure import failure_of
+from lazaretto.spark.sandbox_handler import PROBLEM_AT, HandlerSetup, Item
+
+#: In an item: the values of a row, as a tuple or pickled, and about how many bytes they have.
+VALUES, SIZE = 3, 4
+
+
+class Row(tuple[Any, ...]):
+    """A row, as Spark's own: values by place, by name as `row.price` or `row["price"]`, and `asDict()`."""
+
+    __slots__ = ()
+    __fields__: ClassVar[tuple[str, ...]] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[self.__fields__.index(name)]
+        except ValueError:
+            raise AttributeError(
+                f"the row has no column {name!r}; it has {', '.join(self.__fields__)}"
+            ) from None
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, str):
+            try:
+                at = self.__fields__.index(at)
+            except ValueError:
+                raise KeyError(at) from None
+        return super().__getitem__(at)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.__fields__
+
+    def asDict(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Return the values by name."""
+        return dict(zip(self.__fields__, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"Row({', '.join(f'{name}={value!r}' for name, value in self.asDict().items())})"
+
+
+class RowSetup(HandlerSetup):
+    """Called in a sandbox: returns the function that runs a handler on rows with these names."""
+
+    def __init__(self, handler: Handler, names: Sequence[str]) -> None:
+        super().__init__(handler)
+        self._names = tuple(names)
+
+    @property
+    def key(self) -> object:
+        return super().key, self._names
+
+    def call(self) -> Callable[[Item], tuple[Effects | None, Any]]:
+        call = self.caller()
+        kind = type("Row", (Row,), {"__slots__": (), "__fields__": self._names})
+
+        def run(item: Item) -> tuple[Effects | None, Any]:
+            problem, values = item[PROBLEM_AT], item[VALUES]
+            if problem is not None:
+                return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
+            # From our own worker.
+            row: Any = kind(pickle.loads(values) if type(values) is bytes else values)  # noqa: S301
+            return call(row, None), call.returned
+
+        return run

@@ -9,7 +9,7 @@ import enum
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row

@@ -18,7 +18,7 @@ from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.outbox import ForgetStaged
 from lazaretto.engine.claims.settle_claims import SettleClaims
-from lazaretto.engine.claims.settle_rows import BeginRows, RowBatch, SettleRows
+from lazaretto.engine.claims.settle_rows import BeginRows, RowBatch, SettleRows, refuse_sessions
 from lazaretto.errors import InvalidOption, NotAllowed, SystemicFailure
 from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.model.breaker import BreakerPolicy
@@ -43,7 +43,7 @@ from lazaretto.spark.row_layout import BLOCK, FILE, RowLayout
 from lazaretto.spark.row_task import TOLD, QuarantineSettings, run_rows
 from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.shard_task import TaskSettings
-from lazaretto.spark.sink import bring_up_to_date
+from lazaretto.spark.sink import bring_up_to_date, collected
 from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.source_rows import RowSetup
 from lazaretto.spark.store_access import broker_at
@@ -223,6 +223,8 @@ def _sinks(results: str | Sink | None, schema: StructType | str | None, options:
         theirs = ClaimConsumer(store_of(broker), options.queue, rows_consumer(options.consumer))
         place = without_password(options.store)
         owners = [ResultOwner(place, str(one.path), one.name, one.identify()) for one in (ours, theirs)]
+        # What begins a micro-batch refuses it, too; but then the query runs.
+        refuse_sessions(broker.queue(options.queue).options, options.queue)
     encoded = encoded_schema(schema, ["sequence_number", "claim"])
     if sink is None or encoded is None:
         return _Sinks(None, None, encoded)
@@ -269,7 +271,7 @@ class QuarantineSink:
             def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
                 return run_rows(carried.open(), number, batches)
 
-            told = batch.mapInArrow(run, from_arrow_schema(TOLD)).collect()
+            told = collected(batch.mapInArrow(run, from_arrow_schema(TOLD)))
             self._settle(told, writer, batch_id, number)
         self._publish()
         return begun.number

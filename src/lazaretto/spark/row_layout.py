@@ -39,6 +39,10 @@ class RowLayout:
     body: str | None
     origin: tuple[str, ...]
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A decoder, which is made once in each process, cannot be sent.
+        return RowLayout, (self.encoded, self.body, self.origin)
+
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """Return the schema of the source's own columns."""
@@ -141,7 +145,10 @@ def _encoded(row: pa.RecordBatch) -> bytes:
 def _decoded(columns: bytes) -> dict[str, Any]:
     try:
         with pa.ipc.open_stream(pa.py_buffer(columns)) as reader:
-            (row,) = reader.read_all().to_pylist()
+            table = reader.read_all()
+            # Whoever may send to the queue has made it.
+            table.validate(full=True)
+            (row,) = table.to_pylist()
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise ValueError(f"the property {COLUMNS} is damaged: {type(error).__name__} - at `$`") from None
     found: dict[str, Any] = row

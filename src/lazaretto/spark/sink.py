@@ -51,6 +51,16 @@ class StoppedMeanwhile(Exception):
         return f"py4j.protocol.Py4JJavaError: An error occurred while calling collect: {_INTERRUPTED}"
 
 
+def collected(told: DataFrame) -> list[Row]:
+    """Have tasks run; return what they tell. Raises StoppedMeanwhile."""
+    try:
+        return told.collect()
+    except Py4JJavaError as error:
+        if error.java_exception.toString().startswith(_INTERRUPTED):
+            raise StoppedMeanwhile from None
+        raise
+
+
 class SettlingSink:
     """Settles the claims of micro-batches, in the driver: a sink of Spark's takes three more processes.
 
@@ -66,13 +76,8 @@ class SettlingSink:
     def __call__(self, told: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
         try:
-            rows = told.select(*_READ).collect()
-        except Py4JJavaError as error:
-            if error.java_exception.toString().startswith(_INTERRUPTED):
-                raise StoppedMeanwhile from None
-            self._note_failure(error)
-            raise
-        except PySparkException as error:
+            rows = collected(told.select(*_READ))
+        except (Py4JJavaError, PySparkException) as error:
             self._note_failure(error)
             raise
         first: Exception | None = None

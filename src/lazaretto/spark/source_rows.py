@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from lazaretto.errors import InvalidMessage
-from lazaretto.host.context import Effects
+from lazaretto.handling.context import Effects
 from lazaretto.host.handlers import Handler
 from lazaretto.model.failure import failure_of
 from lazaretto.spark.sandbox_handler import PROBLEM_AT, HandlerSetup, Item

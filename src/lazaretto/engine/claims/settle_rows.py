@@ -13,7 +13,7 @@ from lazaretto.engine.claims.settle_claims import SettleClaims
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.errors import ClaimFenced, InvalidOption
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, QueueOptions
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Counters, Outcome
@@ -49,6 +49,15 @@ class RowBatch(msgspec.Struct, frozen=True):
     is_settled: bool
 
 
+def refuse_sessions(options: QueueOptions, path: str) -> None:
+    """Raise InvalidOption for a queue with sessions."""
+    if options.requires_session:
+        raise InvalidOption(
+            f"queue {path!r} has sessions, and rows of other sources have no order there: quarantine needs a "
+            "queue without sessions"
+        )
+
+
 @dataclasses.dataclass(slots=True)
 class BeginRows(ClaimOperation[RowBatch]):
     """Return the number of a micro-batch of rows. `batch`: None: the writer has only this one.
@@ -63,11 +72,7 @@ class BeginRows(ClaimOperation[RowBatch]):
 
     def run(self, tx: Transaction) -> RowBatch:
         queue = require_claims(tx, self.path)
-        if queue.options.requires_session:
-            raise InvalidOption(
-                f"queue {queue.path!r} has sessions, and rows of other sources have no order there: "
-                "quarantine needs a queue without sessions"
-            )
+        refuse_sessions(queue.options, queue.path)
         record = identified(tx, queue, self.consumer)
         last = tx.claims.last_batch(self.writer)
         if self.batch is None:

@@ -48,6 +48,6 @@ def insert_letter(tx: Transaction, queue: QueueRecord, letter: NewLetter) -> int
             error_type=failure.type, error_message=failure.message, stack=failure.stack,
             site=failure.site or site_in(failure.stack),
         )  # fmt: skip
-        tx.history.insert_attempt(key, attempt)
+        tx.history.insert_attempts([(key, attempt)])
     dead_letter(tx, queue, row, letter.reason, letter.description, failure)
     return key

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lazaretto import Broker, QueueOptions
@@ -120,9 +121,7 @@ def stream_of(spark: Any, folder: Path, store: str, **options: str) -> Any:
 
 
 @pytest.mark.stores("sqlite", "postgres")
-def test_a_bad_row_of_a_stream_is_a_dead_letter(
-    spark: Any, broker: Broker, url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_bad_row_of_a_stream_is_a_dead_letter(spark: Any, broker: Broker, url: str, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "a.txt").write_text("1\nnull\nlarge\nbad\nsession\nbytes\n2\n")
@@ -144,7 +143,6 @@ def test_a_bad_row_of_a_stream_is_a_dead_letter(
     assert letters[b"xxxxxxxxx"].error_type == "lazaretto.errors.MessageTooLarge"
     (event,) = broker.events(kind="rows_set_aside")
     assert event.detail["rows"] == 4
-    assert "4 rows that cannot be messages are dead letters of 'out'" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("way", ["table", "stream"])
@@ -180,6 +178,16 @@ def test_what_others_rejected_becomes_dead_letters(
     broker.resubmit("work", first.sequence_number)
     assert [m.body for m in broker.peek("work", 9)] == [first.message.body]
     assert broker.triage("work").causes[0].letters == 1
+
+
+def test_bad_rows_of_a_micro_batch_are_logged(
+    broker: Broker, store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = StreamWriter(SparkOptions(store=str(store), queue="out"))
+    batch = pa.RecordBatch.from_pydict({"body": pa.array([b"1", None, None], pa.binary())})
+    writer.commit([writer.write(iter([batch]))], 7)
+    assert "2 rows that cannot be messages are dead letters of 'out' (micro-batch 7)" in caplog.text
+    assert (broker.queue("out").counts.active, broker.queue("out").counts.dead_letter) == (1, 2)
 
 
 def test_a_topic_has_no_dead_letters(spark: Any, broker: Broker, store: Path) -> None:

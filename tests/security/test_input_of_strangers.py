@@ -13,7 +13,7 @@ from web.conftest import Served
 from lazaretto import Broker
 from lazaretto import commands as c
 from lazaretto.amqp.events import LinkDetached
-from lazaretto.door import AccessPolicy
+from lazaretto.door import AccessPolicy, DoorLimits
 from lazaretto.door.foreign import check_page
 from lazaretto.door.signatures import Unauthorized, entity_of
 from lazaretto.errors import InvalidPath
@@ -31,7 +31,8 @@ def test_malformed_addresses_are_answered_and_not_logged(
 
     async def main() -> None:
         policies = [AccessPolicy("root", "k" * 32)]
-        async with opened(tmp_path, policies=policies) as (_, door), connected(door) as client:
+        limits = DoorLimits(refusal_seconds=0.0)
+        async with opened(tmp_path, policies=policies, limits=limits) as (_, door), connected(door) as client:
             for number, address in enumerate(MALFORMED):
                 await client.link(sends=number % 2 == 0, address=address, name=f"l{number}")
                 refused = await client.until(LinkDetached)

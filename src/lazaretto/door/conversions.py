@@ -255,9 +255,9 @@ def _annotations(
 def _properties(message: StoredMessage, left: Properties) -> Properties:
     content_type = message.content_type
     made, ends = left.creation_time, left.absolute_expiry_time
-    life = time_to_live(message, message.headers)
-    if made is not None and ends is not None and life is not None:
-        # Clients take the difference for its time to live.
+    given, life = message.headers.time_to_live, time_to_live(message, message.headers)
+    if made is not None and ends is not None and given is not None and life is not None and life < given:
+        # Its entity allows less. Clients take the difference for its time to live.
         ends = min(ends, made + life // 1000)
     return msgspec.structs.replace(
         left,

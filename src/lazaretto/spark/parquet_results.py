@@ -67,7 +67,7 @@ class ParquetResults:
         self._owner = owner
         #: Whose the folder is, where results of another consumer stand beside its own.
         self._host = host or owner
-        self._types: dict[str, str] = {}
+        self.types: dict[str, str] = {}
 
     def owned_by(self, owner: ResultOwner) -> PublishingSink:
         """Return the sink for one consumer's results. Raises InvalidOption if the folder is another's."""
@@ -182,7 +182,7 @@ class ParquetResults:
         if state is not None and state.columns != whole:
             self._save(FolderState(state.published, whole))
         found = copy.copy(self)
-        found._types = whole
+        found.types = whole
         return found
 
     def _columns(self) -> dict[str, str]:
@@ -200,7 +200,7 @@ class ParquetResults:
     def begin(self, claim: int) -> None:
         """Note that claims up to this one have nothing here that is not published, unless it was noted."""
         if self._state() is None:
-            self._save(FolderState(claim, self._types))
+            self._save(FolderState(claim, self.types))
 
     def lost(self, claim: int, results: Mapping[str, int]) -> list[str]:
         """Return the files that are missing of a claim that was not published yet."""

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, functions
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -24,6 +24,7 @@ from lazaretto.host.handlers import Handler, HandlerFunction
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.entities import EntityPath
+from lazaretto.spark.arrow_schemas import arrow_schema
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS
 from lazaretto.spark.database_results import DatabaseResults
@@ -188,7 +189,7 @@ def _rows_of(
                 f"expected origin to be columns of the source, which are {', '.join(names)}, got "
                 f"{shown(origin)}"
             )
-    encoded = to_arrow_schema(source.schema, timezone="UTC").serialize().to_pybytes()
+    encoded = arrow_schema(source.schema).serialize().to_pybytes()
     layout = RowLayout(encoded, body, tuple(origin))
     layout.check()
     return rows, layout

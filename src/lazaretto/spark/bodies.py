@@ -79,8 +79,9 @@ class Extras:
 
 def extras_of(options: SparkOptions, schema: StructType, known: Collection[str]) -> Extras | None:
     """Return what a schema has besides the known columns, if the options ask for it. Raises InvalidOption."""
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
+
+    from lazaretto.spark.arrow_schemas import arrow_schema
 
     properties = property_columns(options.properties)
     ours = (VALUE, PROBLEM) if options.body else ()
@@ -88,7 +89,7 @@ def extras_of(options: SparkOptions, schema: StructType, known: Collection[str])
     mine = [field for field in mine if field.name in ours or field.name in properties]
     if not mine:
         return None
-    found = to_arrow_schema(StructType(mine), timezone="UTC")
+    found = arrow_schema(StructType(mine))
     for field in found:
         if field.name in properties and field.type != properties[field.name]:
             raise InvalidOption(f"the column {field.name!r} has another type than the option properties says")

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import pyarrow as pa
 from pyspark import SparkConf
 from pyspark.sql import DataFrame, SparkSession, functions
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -22,6 +22,7 @@ from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.entities import EntityPath
+from lazaretto.spark.arrow_schemas import arrow_schema
 from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, value_type
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
@@ -246,7 +247,7 @@ def _extras(options: SparkOptions) -> Extras | None:
     if options.body == "json" and options.body_schema:
         value = StructType.fromDDL(options.body_schema)
         assert isinstance(value, StructType)
-        fields.append((VALUE, pa.struct(list(to_arrow_schema(value, timezone="UTC")))))
+        fields.append((VALUE, pa.struct(list(arrow_schema(value)))))
     elif options.body:
         fields.append((VALUE, value_type(options)))
     if options.body:
@@ -339,5 +340,5 @@ def encoded_schema(schema: StructType | str | None, own: Sequence[str]) -> bytes
         if name in taken:
             raise InvalidOption(f"the schema of results has the column {name!r} twice")
         taken.add(name)
-    found: bytes = to_arrow_schema(fields, timezone="UTC").serialize().to_pybytes()
+    found: bytes = arrow_schema(fields).serialize().to_pybytes()
     return found

@@ -203,6 +203,8 @@ def _value(column: pa.Array, place: int) -> Any:
 def _message(row: Mapping[str, Any]) -> Message:
     fields = {name: value for name, value in row.items() if value is not None}
     body = fields.pop("body", None)
+    if isinstance(body, str):
+        body = body.encode()
     if body is None:
         raise InvalidMessage("expected the column body to be binary or text, got a null")
     properties = fields.pop("properties", None)

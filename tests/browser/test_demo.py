@@ -19,9 +19,12 @@ def test_the_demo_shows_flights_that_fail_and_ends(tmp_path: Path) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
         try:
             assert demo.stdout is not None
-            lines = [demo.stdout.readline().strip() for _ in range(6)]
-            (console,) = [line.partition(": ")[2] for line in lines if line.startswith("the console:")]
-            (login,) = [line for line in lines if "/login?code=" in line]
+            console = login = ""
+            for line in map(str.strip, demo.stdout):
+                console = line.partition(": ")[2] if line.startswith("the console:") else console
+                login = line if "/login?code=" in line else login
+                if console and login:
+                    break
             with httpx.Client(follow_redirects=True, timeout=120) as browser:
                 page = browser.get(login)
                 assert (page.status_code, str(page.url)) == (200, console)

@@ -39,8 +39,8 @@ _SETTINGS = frozenset(("update_queue", "mark_redacted", "delete_queue"))
 #: What inserts rows of messages whose keys were taken here, or that stand in queues that are held.
 _INSERTED = frozenset(
     (
-        "insert_messages", "insert_full_messages", "update_rows", "insert_bodies", "count_letters",
-        "count_hours", "insert_samples", "insert_events",
+        "insert_messages", "insert_full_messages", "insert_attempts", "update_rows", "insert_bodies",
+        "count_letters", "count_hours", "insert_samples", "insert_events",
     )
 )  # fmt: skip
 

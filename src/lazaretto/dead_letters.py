@@ -43,7 +43,7 @@ from lazaretto.traces import MOST_LINKS, active
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
 #: Dead letters that are read at once: with their messages, whose bodies are in memory then, and without.
-_MESSAGES, _LETTERS = 100, 1_000
+_MESSAGES, _LETTERS = 200, 1_000
 
 Which = DeadLetterFilter | int | Iterable[int]
 

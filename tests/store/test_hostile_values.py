@@ -185,7 +185,7 @@ RIGHT: dict[str, Any] = {
     "on_progress": None, "name_contains": None, "span": "minute", "idempotency_key": None, "version": None,
     "command": SetStatus(path="q", status="active"),
     "lock_tokens": World.lock_token, "active": False, "state_set_after": None, "enqueued_before": None,
-    "skip": 0,
+    "skip": 0, "exist_ok": False, "failed": False,
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {

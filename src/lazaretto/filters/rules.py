@@ -36,6 +36,14 @@ def checked_values(what: str, given: object) -> dict[str, Value]:
         raise InvalidOption(f"{what} of a rule: {error}") from None
 
 
+def _checked_forms(written: object) -> dict[str, str]:
+    """Return how values were written, by name. Raises InvalidOption."""
+    forms = checked_values("written", written)
+    if not all(isinstance(form, str) for form in forms.values()):
+        raise InvalidOption(f"written of a rule: expected a mapping of names to texts, got {shown(written)}")
+    return {name: str(form) for name, form in forms.items()}
+
+
 @option_set
 @dataclasses.dataclass(frozen=True, slots=True)
 class TrueFilter:
@@ -67,6 +75,7 @@ class CorrelationFilter:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "properties", checked_values("properties", self.properties))
+        object.__setattr__(self, "written", _checked_forms(self.written))
         for (scope, name), value in self.wanted().items():
             if value is None or (scope == "sys" and not isinstance(value, str)):
                 raise InvalidOption(f"a correlation filter cannot compare {name} with {shown(value)}")
@@ -101,6 +110,7 @@ class SqlFilter:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
+        object.__setattr__(self, "written", _checked_forms(self.written))
         sql().compile_filter(self.expression, self.parameters)
 
 
@@ -116,6 +126,7 @@ class SqlAction:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
+        object.__setattr__(self, "written", _checked_forms(self.written))
         self.compiled()
 
     def compiled(self) -> Sequence[Action]:

@@ -8,7 +8,7 @@ from lazaretto.engine.maintenance import look
 from lazaretto.engine.redaction import find_rules
 from lazaretto.model.grants import person_name
 from lazaretto.model.redaction import RedactionRule
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 
 class AccessDesk:

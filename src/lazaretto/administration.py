@@ -49,8 +49,8 @@ from lazaretto.model.entities import (
     subscription_path,
 )
 from lazaretto.model.entity_changes import QueueChanges, TopicChanges
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 

@@ -56,10 +56,9 @@ from lazaretto.repairs import RepairDesk
 from lazaretto.sender import Sender, sendable
 from lazaretto.steps import Look, Steps, Wait, run_steps
 from lazaretto.store.addresses import open_store
-from lazaretto.store.contract.access_contract import SPREAD
-from lazaretto.store.contract.records import AuditCriteria
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.records.access import SPREAD
+from lazaretto.store.records.messages import AuditCriteria
+from lazaretto.store.sql.store import Store
 from lazaretto.tools.closing import Closing
 from lazaretto.tools.surroundings import why_threads_cannot_wait
 from lazaretto.transaction import BrokerTransaction
@@ -138,9 +137,9 @@ class Broker(
     for the audit log; None means the user of this process.
     """
 
-    _store: SqlStore
+    _store: Store
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._rotation: dict[str, str] = {}
         try:

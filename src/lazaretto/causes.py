@@ -31,8 +31,8 @@ from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import flag, function, moment, seconds, shown, text, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, StoredMessage
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.triage.answers import Explanation
 
 T = TypeVar("T")

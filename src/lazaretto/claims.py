@@ -40,7 +40,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lane_of, lower_bound, sequence_of, upper_bound
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.claim_contract import (
+from lazaretto.store.records.claims import (
     DEFAULT_LEASE,
     MOST_ROWS,
     MOST_SHARDS,
@@ -48,10 +48,10 @@ from lazaretto.store.contract.claim_contract import (
     ClaimRecord,
     ShardRecord,
 )
-from lazaretto.store.contract.overview_contract import Waiting
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.records.overview import Waiting
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 #: Completed messages that are counted one by one.
 _FEW_KEPT = 1_000

@@ -26,8 +26,8 @@ from lazaretto.model.policy import Outcome
 from lazaretto.receiver import Receiver
 from lazaretto.sender import send_operation
 from lazaretto.settling import settle
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.traces import active
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import MOST_MESSAGES
 from lazaretto.receiver import NextSession, Receiver
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 
 class ConsumeDesk:

@@ -36,8 +36,8 @@ from lazaretto.model.checks import flag, function, member, shown, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
-from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import MOST_LINKS, active
 
 #: Dead letters of one commit when many are sent back or purged.

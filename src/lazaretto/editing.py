@@ -20,7 +20,7 @@ from lazaretto.engine.messages.prepare import message_of, prepare
 from lazaretto.errors import HandlerError, InvalidMessage, LazarettoError
 from lazaretto.model.checks import shown
 from lazaretto.model.messages import DeadLetter, Message, as_message
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 from lazaretto.tools.loading import load
 
 if TYPE_CHECKING:

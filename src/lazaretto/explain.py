@@ -27,9 +27,9 @@ from lazaretto.model.headers import Headers, decode_headers
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import DeadLetter, Message, StoredMessage
 from lazaretto.model.reservoir import unfair
-from lazaretto.store.contract.sample_contract import SampleRecord
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import SampleRecord
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.triage.answers import ComparedWith, Difference, Explanation
 from lazaretto.triage.columns import Group
 from lazaretto.triage.differences import find_difference, find_differences

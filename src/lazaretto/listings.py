@@ -13,7 +13,7 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import GivenDuration, member, seconds, text, whole
 from lazaretto.model.entities import LONGEST_PATH, EntityPath
 from lazaretto.model.rates import KEPT, SPANS, Rate
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 #: The most dead letters of a page.
 _MOST_OF_PAGE = 1_000

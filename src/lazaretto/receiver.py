@@ -50,8 +50,8 @@ from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
 from lazaretto.steps import Do, Look, Steps, outcome_of, place_of, return_or_raise, run_steps, waiting_for
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
 from lazaretto.tools.closing import Closing
 from lazaretto.traces import active
 

@@ -50,8 +50,8 @@ from lazaretto.model.repairs import (
     RepairPreview,
     RepairStatus,
 )
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.traces.repairs import around_steps, directed
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")

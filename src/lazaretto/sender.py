@@ -16,8 +16,8 @@ from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Message, as_message
 from lazaretto.steps import Do, Steps, run_steps
-from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.sql.store import Store
 from lazaretto.tools.closing import Closing
 from lazaretto.traces import active
 

@@ -14,7 +14,7 @@ from lazaretto.model.headers import PropertyValue, check_properties
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.steps import Do, Look, Steps, run_steps
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
 
 M = TypeVar("M")

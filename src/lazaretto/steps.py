@@ -10,8 +10,9 @@ import msgspec
 
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import lower_bound
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from lazaretto.receiver import Receiver
 from lazaretto.sender import send_operation, sendable
 from lazaretto.settling import Messages, MessageVerbs
 from lazaretto.steps import Steps, run_steps
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
 from lazaretto.work import UnitOfWork, WorkVerbs
 

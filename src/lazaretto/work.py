@@ -13,8 +13,9 @@ from lazaretto.model.checks import is_unicode, shown
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.settling import Messages, settlements
-from lazaretto.store.contract.store_contract import Exclusive, Savepoint, Store
-from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.user_sql import Exclusive, Savepoint
 from lazaretto.traces import active
 
 Parameters = Sequence[Any] | Mapping[str, Any]

@@ -12,7 +12,7 @@ import lazaretto
 from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 from .child import die
 

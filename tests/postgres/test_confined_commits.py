@@ -24,10 +24,10 @@ from lazaretto.errors import StoreBusy
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lower_bound
-from lazaretto.store.contract.claim_contract import ShardRecord
 from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
+from lazaretto.store.records.claims import ShardRecord
 
 from .test_silence import Proxy
 from .witness import store_of

@@ -20,7 +20,7 @@ from lazaretto.store.addresses import copy_store, migrate_store
 from lazaretto.store.postgres import schema
 from lazaretto.store.postgres import store as served
 from lazaretto.store.postgres.store import PostgresStore
-from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.sql.group_commit import Ticket
 
 OPTIONS = QueueOptions(lock_duration=30, policy=PoisonPolicy(receive_retry_count=3, max_retry_cycles=0))
 

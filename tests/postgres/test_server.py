@@ -38,12 +38,12 @@ from lazaretto import (
     StoreReadOnly,
     StoreUnavailable,
 )
-from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import WRITING
 from lazaretto.store.postgres.dialect import place
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.query_files import Query
 from lazaretto.store.sql.statements import Statement
+from lazaretto.store.sql.transaction import Transaction
 
 from .witness import store_of
 

@@ -24,8 +24,9 @@ from lazaretto import (
     QueueStatus,
 )
 from lazaretto.engine.workers.workers import Heartbeat
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 from .witness import IDLE, Witness, store_of, waits_under_a_lock, without_flush
 

@@ -14,8 +14,8 @@ from lazaretto.claims import ClaimConsumer, _keys_of
 from lazaretto.dialogs import DialogMessage
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all
-from lazaretto.store.contract.claim_contract import ShardRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.claims import ShardRecord
+from lazaretto.store.sql.transaction import Transaction
 
 QUEUES = ("a", "b", "c")
 #: Where tokens are sent: to queues, through one that forwards, and through a topic.

@@ -10,7 +10,7 @@ import pytest
 import lazaretto
 from lazaretto import Message
 from lazaretto.broker import store_of
-from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sql.store import Store
 from lazaretto.store.sqlite import futex
 
 
@@ -53,7 +53,7 @@ def test_another_brokers_messages_are_heard_of_without_a_poll(place: str) -> Non
     with lazaretto.connect(place) as broker, lazaretto.connect(place) as other:
         broker.create_queue("q")
         store = store_of(broker)
-        assert isinstance(store, SqlStore)
+        assert isinstance(store, Store)
         store.poll = 3600.0
         got: list[bytes] = []
 

@@ -8,14 +8,14 @@ import time
 
 import lazaretto
 from lazaretto.broker import store_of
-from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sql.store import Store
 
 
 def main(place: str, busy: float) -> None:
     """Take what comes to the queue `q`. `busy`: how long each takes, in seconds."""
     with lazaretto.connect(place) as broker, broker.receiver("q", mode="receive_and_delete") as receiver:
         store = store_of(broker)
-        assert isinstance(store, SqlStore)
+        assert isinstance(store, Store)
         notifier, receives = store.notifier, threading.Event()
 
         def tell() -> None:

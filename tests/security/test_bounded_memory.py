@@ -17,7 +17,7 @@ from lazaretto.engine.messages.parts import TooLittleRoom, fitting, in_parts
 from lazaretto.engine.messages.peek import peek_part
 from lazaretto.model.entities import EntityPath, QueueOptions
 from lazaretto.serving.budget import Budget, Share
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 SIZE = 400_000
 

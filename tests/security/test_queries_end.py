@@ -16,7 +16,7 @@ from lazaretto.model.deadline import Deadline, within
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget, Share
 from lazaretto.serving.people import People
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 #: A statement that takes far longer than any test may, on both databases.
 ENDLESS = """

@@ -30,9 +30,9 @@ from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
 from lazaretto.spark.shard_task import ShardTask, TaskSettings
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.store.addresses import is_served, served_at
-from lazaretto.store.contract.claim_contract import OPEN, ClaimRecord
 from lazaretto.store.postgres.dialect import within
 from lazaretto.store.postgres.server_session import script, settings_of_commits
+from lazaretto.store.records.claims import OPEN, ClaimRecord
 
 from .acts import act
 from .driver import Driver, seen

@@ -18,7 +18,8 @@ from lazaretto import (
     ReceivedMessage,
 )
 from lazaretto.engine.workers.workers import bury
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 def create(broker: Broker, path: str = "q", **options: Any) -> None:

@@ -20,10 +20,10 @@ from lazaretto import (
 from lazaretto.engine.timers import CleanUp
 from lazaretto.model.causes import CauseState
 from lazaretto.model.clock import to_datetime
-from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.postgres.dialect import within
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.sql import cause_tables
+from lazaretto.store.sql.operation import Operation
 
 from .actions import create, fail, send, set_aside
 from .conftest import Connect

@@ -38,10 +38,11 @@ from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Outcome
 from lazaretto.store.addresses import copy_store
-from lazaretto.store.contract.records import FRESH, LOCKED
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres import schema
 from lazaretto.store.postgres import store as served
+from lazaretto.store.records.messages import FRESH, LOCKED
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 from .actions import stored
 from .conftest import Connect
@@ -777,7 +778,7 @@ class ForgetShards(Operation[None]):
     def run(self, tx: Transaction) -> None:
         queue = require_queue(tx, EntityPath.parse("work"))
         (claim,) = tx.claims.latest(queue.queue_id, 1)
-        tx.context.run("delete_shards", (claim.token,))  # type: ignore[attr-defined]
+        tx.context.run("delete_shards", (claim.token,))
 
 
 class TestRanges:

@@ -14,7 +14,7 @@ import lazaretto
 import lazaretto.aio
 from lazaretto import NEXT_SESSION, Broker, BrokerClosed, Message
 from lazaretto.broker import store_of
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 from .actions import create
 

@@ -6,7 +6,7 @@ import pytest
 
 from lazaretto import Broker, DeadLetterFilter, InvalidOption, ManualClock, Message
 from lazaretto.engine.outcome import dead_letter_pages
-from lazaretto.store.sql import sql_transaction
+from lazaretto.store.sql import transaction as sql_transaction
 
 from .actions import create, set_aside
 

@@ -17,8 +17,9 @@ from lazaretto.dialogs.activation import MonitorState
 from lazaretto.engine.dialogs.receive_group import GroupHandover, ReceiveGroup
 from lazaretto.errors import DefinitionError
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
-from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 from .talk import FRONT, NOTE, ORDER, ORDERING, RECEIPT, SHOP, begin, far, leftovers, read, services
 
@@ -247,7 +248,7 @@ def test_one_message_wakes_one_of_the_readers_that_wait(broker: Broker) -> None:
     begin(broker, b"10", b"11")
     got: list[bytes] = []
     store = store_of(broker)
-    assert isinstance(store, SqlStore)
+    assert isinstance(store, Store)
 
     def wait() -> None:
         with broker.dialogs.transaction("shop") as work:

@@ -11,7 +11,9 @@ from lazaretto import Broker, DeadLetterFilter
 from lazaretto.engine.entities.queues import describe
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
-from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+from lazaretto.store.records.messages import Again
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 from .actions import create, send, set_aside, take
 from .forwarding import chain

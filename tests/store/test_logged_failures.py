@@ -10,7 +10,7 @@ import pytest
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 from lazaretto.host import Handler, ServiceHost
-from lazaretto.store.contract.records import Notice
+from lazaretto.store.records.messages import Notice
 from lazaretto.store.runtime.notices import MOST, WHILE, NoticeLog
 from lazaretto.tools.json_logs import JsonFormatter
 

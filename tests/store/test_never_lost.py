@@ -16,7 +16,8 @@ from lazaretto import (
     SqlFilter,
 )
 from lazaretto.engine.messages.prepare import prepare
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 from .actions import bodies, create, fail, peek_one, send, set_aside
 

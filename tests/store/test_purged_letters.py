@@ -23,7 +23,8 @@ from lazaretto.engine.timers import CleanUp
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
 from lazaretto.model.partitions import partition_of
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 from .actions import bodies, create, fail, kinds, numbers, send, set_aside, stored
 from .conftest import Connect

@@ -25,8 +25,9 @@ from lazaretto import commands as c
 from lazaretto.broker import store_of
 from lazaretto.edits.redact import MASK
 from lazaretto.model.redaction import encode_rules
-from lazaretto.store.contract.access_contract import REDACTION
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.access import REDACTION
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 from .actions import create, send, stored
 

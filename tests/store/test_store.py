@@ -26,10 +26,11 @@ from lazaretto import (
 from lazaretto.broker import store_of
 from lazaretto.engine.maintenance import Maintenance
 from lazaretto.engine.timers import CleanUp, cleaned_at
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
 from lazaretto.store.postgres.dialect import place, queries_in
 from lazaretto.store.postgres.store import PostgresStore
+from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.query_files import Migration, Query, load_queries, with_rows
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sql.words import words
 from lazaretto.store.sqlite import dialect as sqlite
 from lazaretto.store.sqlite import schema

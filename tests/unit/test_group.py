@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from lazaretto.errors import BrokerClosed, TransactionError
-from lazaretto.store.contract.transaction_contract import Operation
-from lazaretto.store.runtime import group_commit
-from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
+from lazaretto.store.sql import group_commit
+from lazaretto.store.sql.group_commit import GroupCommit, Ticket
+from lazaretto.store.sql.operation import Operation
 
 #: Long enough for the slowest machine; a test that passes does not wait for it.
 _PATIENCE = 30

@@ -20,7 +20,7 @@ from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilt
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.records.messages import message_of
-from lazaretto.store.contract.worker_contract import FOR_CLIENTS
+from lazaretto.store.records.messages import FOR_CLIENTS
 from lazaretto.web.api import entities
 
 from .conftest import Served, beside_the_loop

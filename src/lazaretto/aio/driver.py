@@ -12,10 +12,11 @@ from typing import Any, TypeVar
 
 from lazaretto.errors import BrokerClosed, StoreError
 from lazaretto.steps import Do, Look, Steps, Wait
-from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.records.messages import Again
 from lazaretto.store.runtime.forks import at_work
-from lazaretto.store.runtime.group_commit import Ticket
-from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sql.group_commit import Ticket
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ class _Course(Ticket):
 class Driver:
     """One store, used by the coroutines of one event loop."""
 
-    def __init__(self, store: SqlStore) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self._loop = asyncio.get_running_loop()
         #: None once closed: what is asked then is refused at once, in any thread.

@@ -13,8 +13,8 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice, letters_part
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 

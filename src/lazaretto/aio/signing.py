@@ -10,7 +10,7 @@ from lazaretto.aio.driver import Driver
 from lazaretto.engine.entities.signing_rules import SetSigningRules, rules_above, rules_at
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.signing import SigningRule
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 
 class SigningRules:

@@ -27,7 +27,7 @@ from lazaretto.model.clock import iso
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 _log = logging.getLogger("lazaretto.access")
 

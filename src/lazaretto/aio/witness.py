@@ -14,7 +14,7 @@ from lazaretto.errors import LazarettoError, StoreReadOnly
 from lazaretto.model.actors import Actor, NameKind
 from lazaretto.model.containment import owner_of
 from lazaretto.model.minutes import Minutes
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 _log = logging.getLogger("lazaretto.audit")
 #: Refused logins that are noted in a minute, from all addresses together.

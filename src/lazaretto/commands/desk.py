@@ -77,8 +77,8 @@ from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.checks import shown, text
 from lazaretto.model.entities import EntityPath
 from lazaretto.records.plain import plain
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
 
 if TYPE_CHECKING:
     from lazaretto.broker import Broker

@@ -17,8 +17,9 @@ from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.model.conversations import priority_bounds
 from lazaretto.model.dialog_contracts import Service
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 _log = logging.getLogger("lazaretto.dialogs")
 

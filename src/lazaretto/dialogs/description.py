@@ -25,9 +25,9 @@ from lazaretto.model.conversations import (
 from lazaretto.model.descriptions import HeldSession
 from lazaretto.model.entities import QueueStatus, Subqueue
 from lazaretto.model.headers import decode_headers
-from lazaretto.store.contract.dialog_contract import ConversationRecord
-from lazaretto.store.contract.records import STATES, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.dialogs import ConversationRecord
+from lazaretto.store.records.messages import STATES, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import msgspec
 from lazaretto.engine.dialogs.conversation_ends import ErrorBody
 from lazaretto.model.conversations import DIALOG_TIMER, END_DIALOG, ERROR, number_of
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.dialog_contract import OpenStream
+from lazaretto.store.records.dialogs import OpenStream
 
 
 class DialogMessage(msgspec.Struct, frozen=True):

@@ -42,7 +42,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock
 from lazaretto.settling import SettleVerbs
 from lazaretto.steps import Do, Steps, outcome_of, run_steps, waiting_for
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
 from lazaretto.transaction import BrokerTransaction
 from lazaretto.work import UnitOfWork, WorkVerbs

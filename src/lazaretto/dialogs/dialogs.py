@@ -43,8 +43,8 @@ from lazaretto.model.conversations import (
 )
 from lazaretto.model.dialog_contracts import Definition, DialogPoison, Priority, SentBy, Service, Validation
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.tools.loading import load
 
 STATES = {state.value: state for state in ConversationState if state is not ConversationState.CLOSED}

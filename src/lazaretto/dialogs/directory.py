@@ -10,7 +10,7 @@ from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityPath
 from lazaretto.steps import place_of
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 #: How old definitions may be that are checked against, in seconds.
 _STALE = 1.0

@@ -16,8 +16,9 @@ from lazaretto.errors import NotAllowed, PersonNotFound, TokenNotFound
 from lazaretto.model.actors import Actor, behind
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.grants import Grant, decode_grants, encode_grants, join_grants
-from lazaretto.store.contract.access_contract import PersonRecord, SecretRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.access import PersonRecord, SecretRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 TOKEN: Final = "token"  # noqa: S105
 SESSION: Final = "session"

@@ -10,7 +10,9 @@ from lazaretto.edits.edit import Edit
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit, audit_all
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+from lazaretto.store.records.messages import Again
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -13,8 +13,9 @@ from lazaretto.engine.log import audit
 from lazaretto.errors import SecondPersonNeeded
 from lazaretto.model.actors import Actor, behind
 from lazaretto.model.clock import MICROSECONDS
-from lazaretto.store.contract.access_contract import FOUR_EYES, FOUR_EYES_ASKED, LETTERS_OF
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.access import FOUR_EYES, FOUR_EYES_ASKED, LETTERS_OF
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _MINUTE: Final = 60 * MICROSECONDS
 _HOUR: Final = 60 * _MINUTE

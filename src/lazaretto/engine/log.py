@@ -17,8 +17,8 @@ from lazaretto.model.actors import STORE_DOOR, Actor, NameKind
 from lazaretto.model.checks import shown, suggestion, text
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.fingerprint import shown_plain
-from lazaretto.store.contract.records import AuditCriteria, AuditRecord, NewEvent, Notice, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import AuditCriteria, AuditRecord, NewEvent, Notice, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 #: Maximum length of a name in the audit log.
 LONGEST_ACTOR = 1024

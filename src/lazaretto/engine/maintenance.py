@@ -6,18 +6,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, suppress
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from typing import TypeVar
 
 from lazaretto.engine.timers import CleanUp, Sweep, cleaned_at
 from lazaretto.engine.workers.workers import BuryWorkers, Heartbeat
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.runtime.chance import draw
 from lazaretto.store.runtime.forks import at_rest, at_work
-from lazaretto.store.runtime.notifier import Notifier
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -36,38 +35,6 @@ _BEAT_EVERY = 10.0
 _BURY_EVERY = 1.0
 
 
-class MaintainedStore(Store, Protocol):
-    """What maintenance needs from a store in addition to the contract."""
-
-    notifier: Notifier
-    #: How often the thread checks for other processes' commits while a receiver waits, in seconds.
-    poll: float
-
-    def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
-        """Return a function that gives two numbers: one changes with others' commits, one with any commit."""
-        ...
-
-    def rates_left(self) -> bool:
-        """Return whether counts have waited long enough for a commit to write them."""
-        ...
-
-    def stop_waiting(self) -> None:
-        """Wait no longer for a server that is away: the broker is being closed."""
-        ...
-
-    def tidy(self) -> None:
-        """Clean up after removed messages, if that is due."""
-        ...
-
-    def sleep(self, seconds: float) -> None:
-        """Sleep until the maintenance thread should look for other processes' commits again."""
-        ...
-
-    def wake(self) -> None:
-        """End the current `sleep`, or the next one if none is running."""
-        ...
-
-
 def look(store: Store, query: Callable[[Transaction], T]) -> T:
     """Return what users see in a store at its current time.
 
@@ -84,7 +51,7 @@ def look(store: Store, query: Callable[[Transaction], T]) -> T:
 class Maintenance:
     """Runs until `stop`. It survives every error of the store: the next round tries again."""
 
-    def __init__(self, store: MaintainedStore, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
         self._stopping = False

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from lazaretto.errors import IdempotencyConflict
-from lazaretto.store.contract.command_contract import CommandRecord
-from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+from lazaretto.store.records.access import CommandRecord
+from lazaretto.store.records.messages import Again
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: How long a key is known, in microseconds.
 KEPT = 86_400 * 1_000_000

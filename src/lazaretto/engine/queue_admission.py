@@ -6,8 +6,8 @@ from typing import Protocol
 
 from lazaretto.engine.dialogs.dialog_admission import DialogAdmission
 from lazaretto.engine.routing.undeliverable import Undeliverable
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 class QueueAdmission(Protocol):

@@ -11,8 +11,8 @@ from lazaretto.model.failure import Failure
 from lazaretto.model.headers import Headers
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome
-from lazaretto.store.contract.records import MessageRow, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import MessageRow, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 class QueueHooks(Protocol):

@@ -16,8 +16,9 @@ from lazaretto.model.redaction import (
     encode_rules,
     rules_for,
 )
-from lazaretto.store.contract.access_contract import REDACTION, REDACTION_KEY
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.access import REDACTION, REDACTION_KEY
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 def find_rules(tx: Transaction) -> tuple[RedactionRule, ...]:

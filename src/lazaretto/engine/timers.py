@@ -22,7 +22,7 @@ from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.policy import Outcome
 from lazaretto.model.rates import KEPT as KEPT_RATES
 from lazaretto.model.rates import SPANS, start_of
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     DELAYED,
     FRESH,
     LOCKED,
@@ -32,7 +32,8 @@ from lazaretto.store.contract.records import (
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: How long events and resolved dead letters are kept, in microseconds: 30 days.
 HISTORY = 30 * 86_400 * 1_000_000

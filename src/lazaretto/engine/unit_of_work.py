@@ -16,8 +16,9 @@ from lazaretto.model.failure import Failure
 from lazaretto.model.keys import queue_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome
-from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 def perform(tx: Transaction, operation: Operation[Any]) -> None:

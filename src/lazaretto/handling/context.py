@@ -15,7 +15,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure, failure_of, kept
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 
 
 class Effects(msgspec.Struct, array_like=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazaretto.errors import StoreError
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 
 def store_fault(error: BaseException, store: Store) -> StoreError | None:

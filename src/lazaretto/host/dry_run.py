@@ -23,7 +23,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 from lazaretto.triage.samples import hashed
 
 #: Letters that are read at once with their messages.

@@ -11,8 +11,8 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
-from lazaretto.store.contract.records import DEFERRED, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import DEFERRED, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 def work_left(tx: Transaction, path: EntityPath, failing: int) -> bool | EntityError:

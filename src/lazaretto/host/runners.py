@@ -25,8 +25,8 @@ from lazaretto.isolation.sandbox import to_stderr
 from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.runtime.measures import active as measured
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
 
 if TYPE_CHECKING:

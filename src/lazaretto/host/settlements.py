@@ -37,8 +37,8 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome, PoisonVerdict
-from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.runtime.measures import active as measured
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.traces import active
 
 _log = logging.getLogger(__name__)

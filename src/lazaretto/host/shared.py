@@ -12,7 +12,7 @@ from lazaretto.host.handler_stats import HandlerStats
 from lazaretto.host.handlers import Handler
 from lazaretto.host.pace import Pace
 from lazaretto.model.breaker import BreakerWindow
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 
 @dataclasses.dataclass(slots=True)

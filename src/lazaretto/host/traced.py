@@ -12,9 +12,9 @@ from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import RELEASED, Ended
 from lazaretto.isolation import Verdict
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.store_contract import Store
 from lazaretto.store.runtime.measures import Measures
 from lazaretto.store.runtime.measures import active as measured
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lazaretto.model.policy import Outcome
 from lazaretto.spark.bodies import PROBLEM
 from lazaretto.spark.source_options import parse
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.claim_contract import REVOKED
+from lazaretto.store.records.claims import REVOKED
 
 _log = logging.getLogger(__name__)
 

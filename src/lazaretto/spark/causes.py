@@ -34,7 +34,7 @@ from lazaretto.spark.source_options import SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.triage_tables import write_tables
 from lazaretto.store.addresses import absolute
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 from lazaretto.triage.answers import Explanation
 from lazaretto.triage.parts import Part, merge
 from lazaretto.triage.verify import Tally

@@ -11,8 +11,8 @@ from lazaretto.model.clock import LAST_MOMENT
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.spark.reading import BATCH_ROWS, SQL, select
 from lazaretto.store.addresses import is_served
-from lazaretto.store.contract.claim_contract import ClaimRecord, ShardRecord
-from lazaretto.store.contract.records import FRESH
+from lazaretto.store.records.claims import ClaimRecord, ShardRecord
+from lazaretto.store.records.messages import FRESH
 
 
 class Column(NamedTuple):

@@ -15,7 +15,7 @@ from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, F
 from lazaretto.model.headers import Headers, decode_headers, encode_headers
 from lazaretto.model.messages import Message
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 
 #: Properties of a letter: its body was null; what of its row cannot be a field of a message, as JSON.
 NULL_BODY, REST = "lazaretto.null_body", "lazaretto.row"

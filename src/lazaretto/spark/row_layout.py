@@ -18,7 +18,7 @@ from lazaretto.model.headers import Headers, decode_headers, encode_headers
 from lazaretto.spark.json_bodies import json_decoder
 from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
 from lazaretto.spark.result_values import rows_of
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 
 #: The property with a row's columns besides its body, as a stream of Arrow's.
 COLUMNS = "lazaretto.columns"

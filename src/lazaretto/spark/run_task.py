@@ -16,7 +16,7 @@ from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.outage import Outage
 from lazaretto.spark.shard_task import TOLD, ShardTask, TaskSettings
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.sql.store import Store
 
 
 def run_task(

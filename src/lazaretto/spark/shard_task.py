@@ -38,7 +38,7 @@ from lazaretto.spark.sandbox_handler import (
 )
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
-from lazaretto.store.contract.claim_contract import MOST_SHARDS
+from lazaretto.store.records.claims import MOST_SHARDS
 from lazaretto.traces import MOST_LINKS
 from lazaretto.traces.context import TRACEPARENT, context_of, properties_of
 

@@ -23,7 +23,7 @@ from lazaretto.spark.outage import OUTAGE, Outage, writing
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.claim_contract import OPEN, REVOKED, SETTLED
+from lazaretto.store.records.claims import OPEN, REVOKED, SETTLED
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.traces import active
 from lazaretto.traces.context import parse

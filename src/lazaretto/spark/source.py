@@ -21,7 +21,7 @@ from lazaretto.spark.read_limits import (
 )
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.contract.claim_contract import OPEN, ShardRecord
+from lazaretto.store.records.claims import OPEN, ShardRecord
 
 if TYPE_CHECKING:
     from lazaretto import Broker

@@ -24,7 +24,7 @@ from lazaretto.model.options import (
 )
 from lazaretto.spark.views import VIEWS
 from lazaretto.store.addresses import absolute
-from lazaretto.store.contract.claim_contract import DEFAULT_LEASE, MOST_ROWS, MOST_SHARDS
+from lazaretto.store.records.claims import DEFAULT_LEASE, MOST_ROWS, MOST_SHARDS
 
 #: Options of a stream of claims.
 STREAM_OPTIONS = ("max_rows", "max_bytes", "catch_up_rows", "catch_up_after", "shards", "lease")

@@ -16,7 +16,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import Outcome
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, TEXT, TIME, Column
-from lazaretto.store.contract.records import LOCKED, STATES
+from lazaretto.store.records.messages import LOCKED, STATES
 
 #: Whether a claim locks a message by a range, and whether any range on a server locks it.
 _CLAIMED = (

@@ -24,8 +24,8 @@ from lazaretto.spark.new_letters import REASONS, bad_row, rejected_row
 from lazaretto.spark.source_options import DEAD_LETTER, FAIL, SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.versions import ARROW_SINKS, spark_version
-from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.sql.store import Store
 
 if TYPE_CHECKING or spark_version() >= ARROW_SINKS:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

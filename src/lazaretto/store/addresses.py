@@ -15,7 +15,7 @@ from lazaretto.model.installing import install
 
 if TYPE_CHECKING:
     from lazaretto.store.sql.copy_store import Copied
-    from lazaretto.store.sql.sql_store import SqlStore
+    from lazaretto.store.sql.store import Store
 
 _SQLITE = "sqlite:///"
 _POSTGRES = ("postgresql://", "postgres://")
@@ -39,7 +39,7 @@ def open_store(
     copying: bool = False,
     timeout: float = 10.0,
     durable_attempts: bool = False,
-) -> SqlStore:
+) -> Store:
     """Open the store at an address; see `connect`. `copying`: it may be an unfinished copy."""
     if not is_served(url):
         from lazaretto.store.sqlite.store import SqliteStore

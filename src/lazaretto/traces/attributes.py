@@ -12,7 +12,7 @@ from lazaretto.engine.workers.leases import Handover
 from lazaretto.model.entities import EntityPath, split_subscription
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 
 Attributes = dict[str, AttributeValue]
 

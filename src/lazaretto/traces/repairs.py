@@ -11,8 +11,8 @@ from lazaretto.engine.repairs.course import next_headers
 from lazaretto.engine.repairs.runner import Around
 from lazaretto.model.failure import name_of
 from lazaretto.model.repair_phases import Phase
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.store import Store
 from lazaretto.traces import MOST_LINKS, active
 
 

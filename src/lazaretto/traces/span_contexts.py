@@ -11,7 +11,7 @@ from lazaretto.engine.messages.prepare import encode_bounded
 from lazaretto.errors import MessageTooLarge
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import StoredMessage
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 from lazaretto.traces import MOST_LINKS
 from lazaretto.traces.context import TraceContext, context_of, has_context, properties_of
 

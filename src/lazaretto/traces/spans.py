@@ -24,9 +24,9 @@ from lazaretto.model.failure import name_of
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Operation
+from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.operation import Operation
 from lazaretto.traces import MOST_LINKS, TracedStore
 from lazaretto.traces.attributes import (
     Attributes,

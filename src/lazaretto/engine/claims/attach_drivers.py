@@ -12,9 +12,9 @@ from lazaretto.engine.claims.read_shards import blame_shards
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.claim_contract import ClaimRecord
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.claims import ClaimRecord
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 #: How many readers may die on a claim before a message was started, and into how many claims it is then

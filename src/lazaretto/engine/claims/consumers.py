@@ -11,11 +11,12 @@ from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.errors import ClaimFenced, InvalidOption, NotAllowed
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.store.contract.claim_contract import (
+from lazaretto.store.records.claims import (
     ConsumerRecord,
 )
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.claim_contract import (
+from lazaretto.store.records.claims import (
     OPEN,
     REVOKED,
     SETTLED,
@@ -22,8 +22,8 @@ from lazaretto.store.contract.claim_contract import (
     ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -14,8 +14,8 @@ from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.engine.outcome.new_letters import NewLetter, check_letters, insert_letter
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.records import NewMessage
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.sql.transaction import Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(list[NewMessage]).decode

@@ -14,11 +14,11 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import queue_of
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.claim_contract import (
+from lazaretto.store.records.claims import (
     ShardRecord,
 )
-from lazaretto.store.contract.records import MessageRow
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import MessageRow
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -31,9 +31,9 @@ from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.keys import lane_of, runs_of
 from lazaretto.model.policy import Final, Outcome
 from lazaretto.model.rates import COMPLETED
-from lazaretto.store.contract.claim_contract import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.contract.records import NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.claims import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
+from lazaretto.store.records.messages import NewMessage, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 #: Messages that are removed at once: they are read twice, and the second time are still in a cache.

@@ -17,9 +17,9 @@ from lazaretto.model.entities import EntityPath, QueueOptions
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Counters, Outcome
-from lazaretto.store.contract.claim_contract import SETTLED, ClaimRecord
-from lazaretto.store.contract.records import READY, MessageRow, NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.claims import SETTLED, ClaimRecord
+from lazaretto.store.records.messages import READY, MessageRow, NewMessage, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
 #: How long it is known where rows that failed came from, in microseconds: ten years.

@@ -27,7 +27,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lane_of, lower_bound, upper_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.rates import RECEIVED
-from lazaretto.store.contract.claim_contract import (
+from lazaretto.store.records.claims import (
     MOST_SHARDS,
     OPEN,
     WITH_CLAIM,
@@ -37,8 +37,8 @@ from lazaretto.store.contract.claim_contract import (
     FreshRun,
     ShardRecord,
 )
-from lazaretto.store.contract.records import SUSPECT, QueueRecord
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Transaction
+from lazaretto.store.records.messages import AGAIN, SUSPECT, Again, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 _KEY = operator.attrgetter("key")

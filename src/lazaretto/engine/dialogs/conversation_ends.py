@@ -35,9 +35,9 @@ from lazaretto.model.failure import Failure
 from lazaretto.model.headers import Headers, decode_headers, encode_headers
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome
-from lazaretto.store.contract.dialog_contract import ConversationRecord
-from lazaretto.store.contract.records import DEFERRED, LOCKED, SCHEDULED, MessageRow, NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.dialogs import ConversationRecord
+from lazaretto.store.records.messages import DEFERRED, LOCKED, SCHEDULED, MessageRow, NewMessage, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

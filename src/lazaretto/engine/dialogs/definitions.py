@@ -18,7 +18,8 @@ from lazaretto.model.dialog_contracts import (
     queue_options,
 )
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 class Change(NamedTuple):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from lazaretto.engine.routing.undeliverable import Undeliverable
 from lazaretto.errors import NotAllowed
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 class DialogAdmission:

@@ -18,9 +18,10 @@ from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.model.conversations import group_session, priority_bounds
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Lock, ReceivedMessage
-from lazaretto.store.contract.dialog_contract import NextGroup, OpenStream
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.records.dialogs import NextGroup, OpenStream
+from lazaretto.store.records.messages import AGAIN, Again, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: One of this many receives takes the priorities in turn, so that the most urgent cannot starve the rest.
 FAIR_SHARE = 8

@@ -50,9 +50,10 @@ from lazaretto.model.conversations import (
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound
-from lazaretto.store.contract.dialog_contract import ConversationRecord
-from lazaretto.store.contract.records import DEFERRED, READY, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.dialogs import ConversationRecord
+from lazaretto.store.records.messages import DEFERRED, READY, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -11,7 +11,7 @@ from lazaretto.errors import EntityExists
 from lazaretto.filters.rules import Rule
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityKind
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.records.messages import QueueRecord
 
 
 def already(what: str) -> EntityExists:

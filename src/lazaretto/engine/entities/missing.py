@@ -7,7 +7,7 @@ from collections.abc import Collection
 from lazaretto.errors import EntityNotFound
 from lazaretto.model.checks import not_found
 from lazaretto.model.entities import EntityKind
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 #: How many entities before and behind a path are compared with it, and with one that has a slip mended.
 _NEAR, _NEAR_SLIP = 100, 20

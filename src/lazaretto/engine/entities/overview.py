@@ -14,9 +14,9 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, QueueStatus
 from lazaretto.model.rates import ALL_QUEUES, MINUTE, NONE, Counts, Rate, Totals, series, start_of
 from lazaretto.model.trouble import Standing, Trouble, find_troubles
-from lazaretto.store.contract.overview_contract import NO_DEAD, Dead, Waiting
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.records.overview import NO_DEAD, Dead, Waiting
+from lazaretto.store.sql.transaction import Transaction
 
 #: Queues that metrics name unless one asks for more, and the most that one can ask for.
 NAMED: Final = 100

@@ -33,7 +33,7 @@ from lazaretto.model.entities import (
 )
 from lazaretto.model.entity_changes import merged
 from lazaretto.model.keys import lower_bound
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     DEFERRED,
     DELAYED,
     FRESH,
@@ -44,7 +44,8 @@ from lazaretto.store.contract.records import (
     QueueRecord,
     Standing,
 )
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: Number of queues that are described at once.
 _PAGE = 1000

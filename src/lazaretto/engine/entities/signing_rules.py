@@ -16,9 +16,10 @@ from lazaretto.model.signing import (
     decode_signing_rules,
     encode_signing_rules,
 )
-from lazaretto.store.contract.access_contract import SIGNING
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.access import SIGNING
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 def rules_of(tx: Transaction, queue_id: int) -> tuple[SigningRule, ...]:

@@ -24,8 +24,9 @@ from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, QueueStatus, Subqueue
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.policy import DISPOSITIONS, RETRY
-from lazaretto.store.contract.records import LOCKED, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import LOCKED, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: An operator's possible decisions on the message that halted a queue.
 VERDICTS = (RETRY, "move", "drop", "reject")

@@ -30,8 +30,9 @@ from lazaretto.model.entities import (
     subscription_path,
 )
 from lazaretto.model.versions import version_of
-from lazaretto.store.contract.records import DEFERRED, LOCKED, SCHEDULED, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import DEFERRED, LOCKED, SCHEDULED, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: Service Bus's limit.
 MOST_SUBSCRIPTIONS = 2_000

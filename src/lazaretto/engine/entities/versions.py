@@ -11,7 +11,9 @@ from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityKind, EntityPath
 from lazaretto.model.versions import version_of
-from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+from lazaretto.store.records.messages import Again
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 

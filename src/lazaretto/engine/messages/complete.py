@@ -10,8 +10,8 @@ from lazaretto.engine.routing.deliver import resolve
 from lazaretto.model.keys import in_main, main_key, queue_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:

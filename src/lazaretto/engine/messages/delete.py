@@ -13,8 +13,9 @@ from lazaretto.engine.timers import catch_up
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
-from lazaretto.store.contract.records import FRESH, READY, SUSPECT, MessageRow, QueueRecord
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.records.messages import AGAIN, FRESH, READY, SUSPECT, Again, MessageRow, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 @dataclasses.dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import dead_key, lower_bound, upper_bound
 from lazaretto.model.messages import PeekedMessage
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 #: Bytes of the messages of a part, unless one alone has more.
 ROOM = 1 << 20

@@ -13,7 +13,7 @@ from lazaretto.model.entities import EntityPath, MessageState, Subqueue
 from lazaretto.model.failure import short_error
 from lazaretto.model.keys import lower_bound, main_key, upper_bound
 from lazaretto.model.messages import PeekedMessage
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 
 def peek(

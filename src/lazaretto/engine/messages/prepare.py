@@ -22,7 +22,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.messages import Message, StoredMessage, as_body, as_message
-from lazaretto.store.contract.records import NewMessage
+from lazaretto.store.records.messages import NewMessage
 
 #: What can be sent: a message, or a copy of one that was received or peeked at.
 Sendable = Message | StoredMessage

@@ -21,15 +21,18 @@ from lazaretto.model.keys import lower_bound, main_key, subqueue_of, upper_bound
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Outcome, Retry, decide
 from lazaretto.model.rates import RECEIVED
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
+    AGAIN,
     DEFERRED,
     FRESH,
     READY,
     SUSPECT,
+    Again,
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _CHARGED = (Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED, Outcome.DEFERRED)
 

@@ -18,7 +18,8 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
+    AGAIN,
     DEFERRED,
     DELAYED,
     FRESH,
@@ -27,10 +28,12 @@ from lazaretto.store.contract.records import (
     SCHEDULED,
     STATES,
     SUSPECT,
+    Again,
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: The messages, or the error. The error is returned, not raised, to keep the due work already done.
 Chosen = list[ReceivedMessage] | LazarettoError

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from lazaretto.engine.redaction import redaction_of
 from lazaretto.model.headers import encode_headers
 from lazaretto.model.reservoir import LONGEST_BODY, choose, is_time_to_look, superfluous
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.sample_contract import SampleRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord, SampleRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 def keep_samples(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> None:

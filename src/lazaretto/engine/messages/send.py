@@ -26,8 +26,9 @@ from lazaretto.errors import (
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound, sequence_of
-from lazaretto.store.contract.records import SCHEDULED, NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import SCHEDULED, NewMessage, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 @dataclasses.dataclass(slots=True)

@@ -21,8 +21,9 @@ from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.messages import Lock
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import QueueRecord, SessionRecord
-from lazaretto.store.contract.transaction_contract import AGAIN, Again, Operation, Transaction
+from lazaretto.store.records.messages import AGAIN, Again, QueueRecord, SessionRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: Service Bus's limit for a session's state, in bytes.
 MAX_STATE_SIZE = 262_144

@@ -40,8 +40,9 @@ from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, 
 from lazaretto.model.messages import Lock, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.model.rates import COMPLETED
-from lazaretto.store.contract.records import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 class Settlement(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ from lazaretto.model.keys import in_main, main_key, queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
 from lazaretto.model.rates import FAILED
 from lazaretto.model.site import site_in
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     DEFERRED,
     DELAYED,
     READY,
@@ -24,7 +24,7 @@ from lazaretto.store.contract.records import (
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

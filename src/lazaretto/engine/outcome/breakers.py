@@ -18,8 +18,9 @@ from lazaretto.model.descriptions import BreakerDescription
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import shorten
 from lazaretto.model.keys import dead_key, lower_bound
-from lazaretto.store.contract.records import DELAYED, LOCKED, READY, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import DELAYED, LOCKED, READY, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _decoder = msgspec.json.Decoder(BreakerState)
 

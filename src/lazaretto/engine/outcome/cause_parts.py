@@ -14,8 +14,9 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.fingerprint import plain_fingerprint, shown_fingerprint
-from lazaretto.store.contract.cause_contract import CauseRecord, FingerprintRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: The most fingerprints that an entry of the audit log names.
 _AUDITED = 500

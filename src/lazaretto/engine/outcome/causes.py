@@ -22,8 +22,9 @@ from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_finge
 from lazaretto.model.html_tables import html_table
 from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, sequence_of
 from lazaretto.model.shape import templates
-from lazaretto.store.contract.cause_contract import CauseRecord, FingerprintRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

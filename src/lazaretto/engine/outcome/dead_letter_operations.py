@@ -37,8 +37,8 @@ from lazaretto.model.keys import (
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.options import option_set
 from lazaretto.model.policy import Counters, Outcome
-from lazaretto.store.contract.cause_contract import CauseRecord
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.causes import CauseRecord
+from lazaretto.store.records.messages import (
     LOCKED,
     AttemptRecord,
     DeadLetterCriteria,
@@ -46,7 +46,7 @@ from lazaretto.store.contract.records import (
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 _counters = msgspec.json.Decoder(Counters)
 #: How many dead letters are looked up at once when only their numbers are known.

@@ -28,9 +28,9 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import dead_key
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.policy import Counters
-from lazaretto.store.contract.listing_contract import Position, Preview
-from lazaretto.store.contract.records import DeadLetterCriteria, DeadLetterRecord, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import DeadLetterCriteria, DeadLetterRecord, QueueRecord
+from lazaretto.store.records.overview import Position, Preview
+from lazaretto.store.sql.transaction import Transaction
 
 #: The orders of a page: by sequence number or by the time of dead-lettering, ascending or descending.
 ORDERS = {order: order for order in ("number", "-number", "time", "-time")}

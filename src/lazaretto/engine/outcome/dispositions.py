@@ -26,7 +26,7 @@ from lazaretto.model.headers import (
 from lazaretto.model.keys import in_main, main_key, sequence_of
 from lazaretto.model.policy import Counters, Disposition, Final, Outcome
 from lazaretto.model.rates import SENT
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     FRESH,
     LOCKED,
     READY,
@@ -35,7 +35,7 @@ from lazaretto.store.contract.records import (
     MessageRow,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 #: Maximum size of the error text shown for a halted queue or a held session, in bytes.
 _LONGEST_ERROR = 512

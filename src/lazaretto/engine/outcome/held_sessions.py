@@ -19,8 +19,9 @@ from lazaretto.model.descriptions import HeldSession, SessionDescription
 from lazaretto.model.entities import EntityPath, PoisonSession, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import DISPOSITIONS
-from lazaretto.store.contract.records import STATES
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import STATES
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: An operator's possible decisions on the poison message of a held session, and on a parked session.
 BLOCK_VERDICTS = ("retry", "move", "drop", "reject")

@@ -20,8 +20,8 @@ from lazaretto.model.keys import (
 )
 from lazaretto.model.message_history import GONE, Generation, MessageHistory, generation_of
 from lazaretto.model.messages import Attempt, PeekedMessage
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 #: Generations that are followed in each direction.
 _MOST = 100

@@ -9,8 +9,8 @@ from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.model.failure import Failure
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.model.site import site_in
-from lazaretto.store.contract.records import FRESH, AttemptRecord, MessageRow, NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import FRESH, AttemptRecord, MessageRow, NewMessage, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 class NewLetter(msgspec.Struct, array_like=True, omit_defaults=True):

@@ -31,14 +31,15 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     DeadLetterRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
     RoutedMessage,
 )
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

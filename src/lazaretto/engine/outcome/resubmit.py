@@ -23,8 +23,9 @@ from lazaretto.errors import InvalidMessage, LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import lower_bound, sequence_of
 from lazaretto.model.messages import DeadLetter, Message
-from lazaretto.store.contract.records import DeadLetterRecord, MessageRow, NewMessage, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import DeadLetterRecord, MessageRow, NewMessage, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: Returns the message to send instead of a dead letter, or None to send it back as it is.
 EditFunction = Callable[[DeadLetter], Message | None]

@@ -16,7 +16,7 @@ from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.headers import decode_headers, encode_headers
 from lazaretto.model.keys import dead_key, main_key, sequence_of
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     FRESH,
     READY,
     SCHEDULED,
@@ -25,7 +25,7 @@ from lazaretto.store.contract.records import (
     NewMessage,
     QueueRecord,
 )
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

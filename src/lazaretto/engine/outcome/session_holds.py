@@ -10,8 +10,8 @@ from lazaretto.engine.log import note
 from lazaretto.model.entities import PoisonSession
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, lower_bound, sequence_of, upper_bound
-from lazaretto.store.contract.records import MessageRow, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import MessageRow, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 #: Up to so many held sessions of a queue are read at once; beyond, each session is looked up.

@@ -18,8 +18,9 @@ from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import aside_key, dead_key, lower_bound, place_of, sequence_of, upper_bound
-from lazaretto.store.contract.records import MessageRow
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import MessageRow
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: How long a purged dead letter can be restored, in microseconds.
 KEPT = 7 * 86_400 * 1_000_000

@@ -9,8 +9,8 @@ from lazaretto.engine.routing.forwards import forwards
 from lazaretto.model.entities import EntityKind, EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, lower_bound
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 #: The most messages of a unit.
 MOST_IN_UNIT = 100_000

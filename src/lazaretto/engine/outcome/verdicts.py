@@ -24,8 +24,8 @@ from lazaretto.model.policy import (
     charge,
     decide,
 )
-from lazaretto.store.contract.records import MessageRow, QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import MessageRow, QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -20,9 +20,10 @@ from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repair_pace import WATCHED, why_stop
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
 from lazaretto.model.repairs import BY_SESSION
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: How long a runner may be silent before another one takes its repair, in seconds.
 LEASE = 5.0

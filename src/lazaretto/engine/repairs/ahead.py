@@ -12,8 +12,8 @@ from lazaretto.engine.repairs.course import plan_of
 from lazaretto.engine.repairs.editing import LetterEditor, MakeEditor, edit_letters, letters_at
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.model.repair_phases import Phase
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.store_contract import Store
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.store import Store
 
 #: Letters for which a function is called at once.
 _CALLED = 50

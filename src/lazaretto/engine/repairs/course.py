@@ -15,9 +15,9 @@ from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, after, next_verbs
 from lazaretto.model.repairs import Plan
-from lazaretto.store.contract.records import NewEvent, QueueRecord
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import NewEvent, QueueRecord
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _plans = msgspec.json.Decoder(Plan)
 _paces = msgspec.json.Decoder(Pace)

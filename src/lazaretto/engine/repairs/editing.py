@@ -13,9 +13,9 @@ from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repairs import Plan
-from lazaretto.store.contract.records import DeadLetterRecord, NewMessage, QueueRecord
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import DeadLetterRecord, NewMessage, QueueRecord
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 class LetterEditor(Protocol):

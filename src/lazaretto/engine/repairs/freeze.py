@@ -17,8 +17,8 @@ from lazaretto.model.fingerprint import plain_fingerprint
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, sequence_of
 from lazaretto.model.repairs import BY_SESSION
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 #: How many letters are looked at at once.
 _PAGE = 100_000

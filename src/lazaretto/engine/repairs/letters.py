@@ -14,7 +14,7 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, main_key, queue_of, sequence_of, subqueue_at
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     FRESH,
     READY,
     SCHEDULED,
@@ -23,8 +23,8 @@ from lazaretto.store.contract.records import (
     NewMessage,
     QueueRecord,
 )
-from lazaretto.store.contract.repair_contract import Original, RepairItem
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.repairs import Original, RepairItem
+from lazaretto.store.sql.transaction import Transaction
 
 #: What an edit makes of a letter: a message, None if it leaves it as it is, or why it refuses it.
 Edited = NewMessage | str | None

@@ -26,8 +26,9 @@ from lazaretto.model.keys import place_of, queue_of, sequence_of, subqueue_at
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, next_verbs
 from lazaretto.model.repairs import Plan, RepairCounts, RepairedLetter, RepairStatus
-from lazaretto.store.contract.repair_contract import ItemStanding, NewRepair, RepairRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.repairs import ItemStanding, NewRepair, RepairRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 @dataclasses.dataclass(slots=True)

@@ -25,9 +25,9 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, main_key, subqueue_at
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repairs import EditedLetter, RepairPreview
-from lazaretto.store.contract.records import MessageRow, NewMessage, QueueRecord
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.transaction import Transaction
 
 #: Letters whose changes are shown.
 _SHOWN = 5

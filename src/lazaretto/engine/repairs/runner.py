@@ -27,9 +27,9 @@ from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import BrokerClosed, HandlerError, LazarettoError, SandboxError
 from lazaretto.model.repair_pace import MOST_CHUNK, Allowance, next_chunk
 from lazaretto.model.repair_phases import Phase
-from lazaretto.store.contract.repair_contract import RepairRecord
-from lazaretto.store.contract.store_contract import Store
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 _log = logging.getLogger(__name__)
 

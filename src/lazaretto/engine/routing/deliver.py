@@ -23,7 +23,7 @@ from lazaretto.model.headers import (
 )
 from lazaretto.model.keys import dead_key, in_main, lower_bound, main_key, place_of, queue_of, sequence_of
 from lazaretto.model.policy import Counters
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     FRESH,
     READY,
     DeadLetterRecord,
@@ -32,7 +32,7 @@ from lazaretto.store.contract.records import (
     QueueRecord,
     RoutedMessage,
 )
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -6,8 +6,8 @@ from lazaretto.engine.entities.missing import no_entity
 from lazaretto.errors import InvalidOption
 from lazaretto.model.entities import FORWARDS, EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.model.keys import lower_bound, upper_bound
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 
 def forwards(queue: QueueRecord) -> bool:

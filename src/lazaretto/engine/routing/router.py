@@ -29,8 +29,8 @@ from lazaretto.model.entities import EntityKind
 from lazaretto.model.failure import failure_of
 from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
 from lazaretto.model.keys import sequence_of
-from lazaretto.store.contract.records import NewMessage, QueueRecord, RoutedMessage
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import NewMessage, QueueRecord, RoutedMessage
+from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from lazaretto.filters.rules import CompiledRules
 from lazaretto.filters.stored import compiled
 from lazaretto.filters.view import MessageView
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Transaction
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
 
 _PLACE = operator.itemgetter(0)
 

@@ -18,8 +18,9 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import main_key
 from lazaretto.model.messages import Lock, Past, ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.store.contract.records import LeaseRecord, QueueRecord, Share
-from lazaretto.store.contract.transaction_contract import Again, Operation, Transaction
+from lazaretto.store.records.messages import Again, LeaseRecord, QueueRecord, Share
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 _ANY_SIZE = 1 << 62
 

@@ -9,8 +9,8 @@ from datetime import datetime
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
-from lazaretto.store.contract.transaction_contract import Transaction
-from lazaretto.store.contract.worker_contract import FOR_CLIENTS
+from lazaretto.store.records.messages import FOR_CLIENTS
+from lazaretto.store.sql.transaction import Transaction
 
 #: How many messages with a time to come are looked at for those that are locked.
 _LOOKED_AT = 10_000

@@ -19,8 +19,9 @@ from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.failure import WORKER_CRASHED, Failure
 from lazaretto.model.keys import queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
-from lazaretto.store.contract.records import LOCKED, LeaseRecord, MessageRow, QueueRecord
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import LOCKED, LeaseRecord, MessageRow, QueueRecord
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 
 def blame(

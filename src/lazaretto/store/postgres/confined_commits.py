@@ -14,8 +14,6 @@ from typing import TypeVar
 
 import psycopg
 
-from lazaretto.store.contract.records import QueueRecord
-from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction, Unheld
 from lazaretto.store.postgres.connection import PgConnection
@@ -24,7 +22,9 @@ from lazaretto.store.postgres.queue_locks import CommitLocks, QueueLock, lock_of
 from lazaretto.store.postgres.server_session import SILENT_WRITERS
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.whole_context import LOG
+from lazaretto.store.records.messages import Again, QueueRecord
 from lazaretto.store.runtime.measures import measuring_commit
+from lazaretto.store.sql.operation import Operation
 
 T = TypeVar("T")
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from lazaretto.model.keys import SUBQUEUE_BITS, queue_of, queue_of_lane
-from lazaretto.store.contract.records import NewEvent
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
 from lazaretto.store.postgres.plan import Unforeseen, nature_of
+from lazaretto.store.records.messages import NewEvent
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables

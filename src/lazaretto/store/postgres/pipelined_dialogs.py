@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
-from lazaretto.store.contract.dialog_contract import NextGroup, OpenStream
 from lazaretto.store.postgres.pipelined_context import PgContext
+from lazaretto.store.records.dialogs import NextGroup, OpenStream
 from lazaretto.store.sql.dialog_tables import DialogTables, in_order
 
 #: Where the message begins in what next_group finds, behind its stream.

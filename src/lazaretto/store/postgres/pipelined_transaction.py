@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import Past, ReceivedMessage
-from lazaretto.store.contract.records import Leased, MessageRow, QueueRecord, Share
-from lazaretto.store.contract.transaction_contract import AGAIN, ELSEWHERE, Again
 from lazaretto.store.postgres.partition_heads import PgPartitions
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
+from lazaretto.store.records.messages import AGAIN, ELSEWHERE, Again, Leased, MessageRow, QueueRecord, Share
 from lazaretto.store.runtime.processes import this_process
 from lazaretto.store.sql.rows import Cursor
-from lazaretto.store.sql.sql_transaction import SqlTransaction, suspect_of
+from lazaretto.store.sql.transaction import Transaction, suspect_of
 from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: The bit of a lock's token that says whether it may be on a range.
@@ -51,7 +50,7 @@ class Lease(NamedTuple):
     past: dict[int, Past]
 
 
-class PgTransaction(SqlTransaction):
+class PgTransaction(Transaction):
     """A transaction for one commit, or for one snapshot when it only reads.
 
     Several fresh messages that are handed out together are locked as a range, which is one row, where a

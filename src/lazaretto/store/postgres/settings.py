@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.plan import Unforeseen
+from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.rows import queue_record
 from lazaretto.store.sql.statements import Dialect
 

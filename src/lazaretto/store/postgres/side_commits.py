@@ -10,7 +10,6 @@ from typing import TypeVar
 import psycopg
 
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
-from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.confined_transaction import ConfinedContext, ConfinedTransaction
@@ -26,14 +25,15 @@ from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.sql_store import Connection, SqlStore
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.store import Connection, Store
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
 
-class SideCommits(SqlStore):
+class SideCommits(Store):
     """The part of a served store that commits beside its writer: claims, and the user's own SQL."""
 
     schema: str
@@ -53,7 +53,7 @@ class SideCommits(SqlStore):
     @abstractmethod
     def _transaction(
         self, connection: Connection, memory: Memory, *, reads: bool = False, mark: DueMark | None = None
-    ) -> SqlTransaction:
+    ) -> Transaction:
         """Return a transaction for the commits of a connection. `mark`: its own look at timers."""
 
     # -- commits that hold single queues ----------------------------------------------------------

@@ -14,7 +14,6 @@ from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUna
 from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
 from lazaretto.model.deadline import Deadline, current, too_long
 from lazaretto.model.partitions import SLOTS
-from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.connection import PgConnection, own_fault, translated, translating
@@ -36,12 +35,12 @@ from lazaretto.store.postgres.upkeep import Upkeep
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
-from lazaretto.store.runtime.group_commit import Ticket
 from lazaretto.store.sql.copy_store import Tables
+from lazaretto.store.sql.group_commit import Ticket
 from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.sql_store import Connection, Nothing
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.store import Connection, Nothing
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -140,7 +139,7 @@ class PostgresStore(SideCommits):
 
     def _transaction(
         self, connection: Connection, memory: Memory, *, reads: bool = False, mark: DueMark | None = None
-    ) -> SqlTransaction:
+    ) -> Transaction:
         own = cast(PgConnection, connection)
         context = PgContext(own, self.dialect, memory, self.identity, mark or self._mark, reads=reads)
         context.claims_ranges = self._claims_ranges

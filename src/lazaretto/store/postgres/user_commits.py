@@ -12,15 +12,16 @@ from typing import TypeVar
 
 import psycopg
 
-from lazaretto.store.contract.transaction_contract import Again, Operation
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.server_session import SILENT_WRITERS, script, settings_of_commits
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import RangesFirst
-from lazaretto.store.runtime.group_commit import Ticket
+from lazaretto.store.records.messages import Again
 from lazaretto.store.sql.commit_context import CommitContext
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.group_commit import Ticket
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -41,7 +42,7 @@ def _opening(connection: PgConnection) -> str:
     return f"SET CONSTRAINTS ALL IMMEDIATE; {own}SAVEPOINT operations"
 
 
-def save_causes(tx: SqlTransaction) -> None:
+def save_causes(tx: Transaction) -> None:
     """Write what a commit has counted of causes."""
     if tx.context.counted:
         tx.causes.save_counts()
@@ -60,7 +61,7 @@ class UserCommits:
         connection: PgConnection,
         commits: Commits,
         plans: WholeCommits,
-        locked: SqlTransaction,
+        locked: Transaction,
         write_ranges: Callable[[Collection[int]], None],
         end_silent: Callable[[], int],
     ) -> None:

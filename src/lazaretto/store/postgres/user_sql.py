@@ -9,13 +9,13 @@ from typing import Any, TypeVar
 import psycopg
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.user_commits import UserCommits
 from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.rows import Cursor
-from lazaretto.store.sql.user_sql import SqlExclusive
+from lazaretto.store.sql.user_sql import Exclusive
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class _OneStatement(psycopg.Cursor[Any]):
         super()._execute_send(query, force_extended=True, binary=binary)
 
 
-class PgExclusive(SqlExclusive):
+class PgExclusive(Exclusive):
     """One transaction on the server with the user's own SQL, until `commit` or `rollback`.
 
     Others write meanwhile: only its commit holds locks of the broker.

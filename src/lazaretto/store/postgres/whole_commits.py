@@ -16,8 +16,8 @@ from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
-from lazaretto.store.runtime.group_commit import Ticket
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.group_commit import Ticket
+from lazaretto.store.sql.transaction import Transaction
 
 #: Where the answer of `close_whole` has the store's version.
 _VERSION = 1
@@ -34,7 +34,7 @@ class WholeCommits:
         commits: Commits,
         settings: Settings,
         transaction: Callable[[], WholeTransaction],
-        save_counts: Callable[[SqlTransaction], None],
+        save_counts: Callable[[Transaction], None],
     ) -> None:
         self._commits = commits
         self._settings = settings

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NoReturn
 
 from lazaretto.model.conversations import far_end
-from lazaretto.store.contract.dialog_contract import ConversationRecord
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
 from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.whole_context import WholeContext
+from lazaretto.store.records.dialogs import ConversationRecord
 from lazaretto.store.sql.dialog_tables import conversation_of
 
 

@@ -10,10 +10,10 @@ from typing import NoReturn
 
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS, lower_bound, upper_bound
-from lazaretto.store.contract.records import QueueRecord
 from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import WholeContext
+from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers

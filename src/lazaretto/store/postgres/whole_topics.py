@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
 from lazaretto.model.rates import SENT
-from lazaretto.store.contract.records import QueueRecord, RoutedMessage
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
+from lazaretto.store.records.messages import QueueRecord, RoutedMessage
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables

@@ -12,7 +12,16 @@ from typing import Any, NoReturn
 from lazaretto.model.keys import lower_bound, main_key, queue_of_lane
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.rates import SENT
-from lazaretto.store.contract.records import (
+from lazaretto.store.postgres.arrays import blobs, numbers, texts
+from lazaretto.store.postgres.partition_heads import WholePartitions
+from lazaretto.store.postgres.pipelined_transaction import RANGED, Lease, PgTransaction
+from lazaretto.store.postgres.plan import Planned, Unforeseen
+from lazaretto.store.postgres.queue_locks import QueueLock
+from lazaretto.store.postgres.whole_context import LOG, WholeContext
+from lazaretto.store.postgres.whole_dialogs import WholeDialogs
+from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
+from lazaretto.store.postgres.whole_topics import WholeTopics
+from lazaretto.store.records.messages import (
     FRESH,
     SCHEDULED,
     AttemptRecord,
@@ -23,15 +32,6 @@ from lazaretto.store.contract.records import (
     NewMessage,
     QueueRecord,
 )
-from lazaretto.store.postgres.arrays import blobs, numbers, texts
-from lazaretto.store.postgres.partition_heads import WholePartitions
-from lazaretto.store.postgres.pipelined_transaction import RANGED, Lease, PgTransaction
-from lazaretto.store.postgres.plan import Planned, Unforeseen
-from lazaretto.store.postgres.queue_locks import QueueLock
-from lazaretto.store.postgres.whole_context import LOG, WholeContext
-from lazaretto.store.postgres.whole_dialogs import WholeDialogs
-from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
-from lazaretto.store.postgres.whole_topics import WholeTopics
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.history_tables import HistoryTables
@@ -39,7 +39,7 @@ from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.session_tables import SessionTables
-from lazaretto.store.sql.sql_transaction import SqlTransaction
+from lazaretto.store.sql.transaction import Transaction
 
 
 class WholeQueues(QueueTables):
@@ -394,7 +394,7 @@ class WholeTransaction(PgTransaction):
     def take_fresh(self, queue_id: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
         # Known before the commit, because more is done with them.
         self.whole.note_lock(until)
-        return SqlTransaction.take_fresh(self, queue_id, limit, token, until)
+        return Transaction.take_fresh(self, queue_id, limit, token, until)
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         for token, keys in held.items():

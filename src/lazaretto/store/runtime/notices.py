@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lazaretto.model.shown_text import safe, safe_lines
-from lazaretto.store.contract.records import Notice
+from lazaretto.store.records.messages import Notice
 
 _log = logging.getLogger("lazaretto.messages")
 

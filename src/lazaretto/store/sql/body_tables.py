@@ -12,6 +12,7 @@ class BodyTables(Part):
     """What a transaction does with bodies."""
 
     def take_id(self) -> int:
+        """Return a new id for a separately stored body."""
         last = self._context.memory.last_body
         if last is None:
             (last,) = self._context.run("select_last_body").fetchone()
@@ -24,16 +25,19 @@ class BodyTables(Part):
         return body_id
 
     def insert(self, bodies: Mapping[int, bytes]) -> None:
+        """Store bodies separately, under their ids."""
         values: list[Any] = []
         for pair in bodies.items():
             values += pair
         self._context.insert("insert_bodies", values, len(bodies))
 
     def find(self, body_id: int) -> bytes | None:
+        """Return a separately stored body, or None."""
         found = self._context.run("select_body_by_id", (body_id,)).fetchone()
         return None if found is None else bytes(found[0])
 
     def add_uses(self, uses: Mapping[int, int]) -> None:
+        """Add to the number of further messages that share each body, by its id."""
         values: list[Any] = []
         for body_id, more in uses.items():
             # One that is not shared yet is used once.
@@ -41,6 +45,7 @@ class BodyTables(Part):
         self._context.insert("add_uses", values, len(uses))
 
     def delete(self, body_ids: Sequence[int]) -> None:
+        """Remove separately stored bodies."""
         if not body_ids:
             return
         gone = self._context.ids(body_ids)

@@ -12,8 +12,8 @@ import msgspec
 
 from lazaretto.model.fingerprint import OTHER_TEXTS, VERSION, Fingerprint
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound, upper_bound
-from lazaretto.store.contract.cause_contract import CauseRecord, FingerprintRecord
-from lazaretto.store.contract.records import DeadLetterRecord
+from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
+from lazaretto.store.records.messages import DeadLetterRecord
 from lazaretto.store.sql.commit_context import Part, Tally
 
 HOUR = 3_600_000_000
@@ -29,6 +29,7 @@ class CauseTables(Part):
     """What a transaction does with fingerprints and causes."""
 
     def count_letter(self, place: int, print_: Fingerprint, came: int | None = None) -> int:
+        """Count a new dead letter; return its fingerprint as a number."""
         print_ = self._bounded(place, print_)
         number = print_.number
         came_at = self._context.now if came is None else came
@@ -85,6 +86,7 @@ class CauseTables(Part):
         return print_
 
     def save_counts(self) -> None:
+        """Write the counts of this commit so far."""
         if not self._context.counted:
             return
         counted, self._context.counted = self._context.counted, {}
@@ -111,16 +113,20 @@ class CauseTables(Part):
                 self._context.run("uncount_letters", values)
 
     def fingerprints(self, place: int) -> list[FingerprintRecord]:
+        """Return all fingerprints of a subqueue, oldest first."""
         rows = self._context.run("select_fingerprints", {**_bounds(place), "place": place})
         return [FingerprintRecord(*row) for row in rows]
 
     def all(self, place: int) -> list[CauseRecord]:
+        """Return all causes of a subqueue, by number."""
         return [CauseRecord(*row) for row in self._context.run("select_causes", (place,))]
 
     def save(self, place: int, cause: CauseRecord) -> None:
+        """Store the state of a cause."""
         self._context.run("save_cause", {"place": place, **msgspec.structs.asdict(cause)})
 
     def assign(self, place: int, fingerprints: Sequence[int], cause: int, *, kept: bool) -> None:
+        """Assign fingerprints to a cause. `kept`: an operator decided it."""
         values = {
             "place": place,
             "fingerprints": self._context.ids(fingerprints),
@@ -130,17 +136,21 @@ class CauseTables(Part):
         self._context.run("set_cause", values)
 
     def hours(self, place: int, hour: int) -> Iterable[tuple[int, int, int]]:
+        """Return fingerprint, hour since 1970 and number of dead letters, from a given hour on."""
         return self._context.run("select_cause_hours", {"place": place, "hour": hour}).fetchall()
 
     def unknown_letters(self, place: int, limit: int) -> list[DeadLetterRecord]:
+        """Return unresolved dead letters without a fingerprint."""
         rows = self._context.run("select_unknown_letters", {**_bounds(place), "limit": limit})
         return [DeadLetterRecord(*row) for row in rows]
 
     def set_fingerprint(self, place: int, letter: DeadLetterRecord, print_: Fingerprint) -> None:
+        """Assign a missing fingerprint to a dead letter, and count it."""
         number = self.count_letter(place, print_, letter.dead_lettered)
         self._context.run("set_fingerprint", {"key": letter.key, "fingerprint": number})
 
     def recount(self, place: int) -> None:
+        """Recount unresolved dead letters."""
         self._context.run("recount_letters", {**_bounds(place), "place": place})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.model.keys import lower_bound, queue_of, upper_bound
-from lazaretto.store.contract.claim_contract import (
+from lazaretto.store.records.claims import (
     MOST_SHARDS,
     ClaimableMessage,
     ClaimRecord,
@@ -35,39 +35,49 @@ class ClaimTables(MessagePart):
     """What a transaction does with claims."""
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
+        """Return a consumer of claims."""
         row = self._context.run("select_consumer", (queue_id, consumer)).fetchone()
         return ConsumerRecord(*row) if row else None
 
     def save_consumer(self, record: ConsumerRecord) -> None:
+        """Store the state of a consumer of claims."""
         self._context.run("save_consumer", msgspec.structs.asdict(record))
 
     def after(self, queue_id: int, consumer: str, after: int, last: int) -> list[ClaimRecord]:
+        """Return a consumer's claims above `after` up to `last`, in order."""
         rows = self._context.run("select_claims", (queue_id, consumer, after, last))
         return [ClaimRecord(*row) for row in rows]
 
     def latest(self, queue_id: int, limit: int) -> list[ClaimRecord]:
+        """Return a queue's claims, newest first."""
         return [ClaimRecord(*row) for row in self._context.run("select_all_claims", (queue_id, limit))]
 
     def due(self, limit: int) -> list[ClaimRecord]:
+        """Return claims whose lease has expired: those to revoke, and those whose messages nobody removes."""
         return [
             ClaimRecord(*row) for row in self._context.run("select_due_claims", (self._context.now, limit))
         ]
 
     def save(self, record: ClaimRecord) -> None:
+        """Store the state of a claim."""
         self._context.run("save_claim", msgspec.structs.asdict(record))
 
     def renew(self, queue_id: int, consumer: str, until: int) -> int:
+        """Renew the leases of a consumer's open claims; return how many there were."""
         values = {"queue_id": queue_id, "consumer": consumer, "until": until, "now": self._context.now}
         return self._context.run("renew_claims", values).rowcount
 
     def delete(self, queue_id: int, consumer: str, last: int) -> None:
+        """Forget claims that have ended."""
         self._context.run("delete_claims", (queue_id, consumer, last))
 
     def shards(self, claim_token: int) -> list[ShardRecord]:
+        """Return the shards of a claim, in order."""
         found = [_shard(row) for row in self._context.run("select_shards", (claim_token,))]
         return self._with_ranges(found, claim_token, claim_token + MOST_SHARDS)
 
     def shard(self, token: int) -> ShardRecord | None:
+        """Return one shard."""
         row = self._context.run("select_shard", (token,)).fetchone()
         return self._with_ranges([_shard(row)], token, token + 1)[0] if row else None
 
@@ -80,15 +90,19 @@ class ClaimTables(MessagePart):
         return [msgspec.structs.replace(shard, ranges=tuple(ranges.get(shard.token, ()))) for shard in shards]
 
     def save_shard(self, record: ShardRecord) -> None:
+        """Store the state of a shard."""
         self._context.run("save_shard", msgspec.structs.asdict(record))
 
     def insert_staged(self, claim_token: int, stage: str, outcomes: bytes) -> None:
+        """Store a task's outcomes until its claim is settled."""
         self._context.run("insert_staged", (claim_token, stage, outcomes))
 
     def staged(self, claim_token: int, stage: str) -> list[bytes]:
+        """Return a task's staged outcomes, in order."""
         return [outcomes for (outcomes,) in self._context.run("select_staged", (claim_token, stage))]
 
     def forget_shards(self, claim_token: int, *, unlocks: bool = True) -> None:
+        """Delete the shards and staged outcomes of an ended claim. `unlocks`: its locks on ranges, too."""
         self._context.run("delete_shards", (claim_token,))
         self._context.run("delete_staged", (claim_token,))
         if unlocks and self._context.any_claimed():
@@ -99,9 +113,11 @@ class ClaimTables(MessagePart):
         self._context.memory.claimed = None
 
     def keeping(self) -> list[ClaimRecord]:
+        """Return settled claims that keep messages which they have completed: of each consumer in order."""
         return [ClaimRecord(*row) for row in self._context.run("select_keeping")]
 
     def kept(self, claim_token: int) -> list[ShardRecord]:
+        """Return what a settled claim keeps: each range as a shard, whose `rows` are not counted."""
         rows = self._context.run("select_claimed", (claim_token, claim_token + MOST_SHARDS))
         return [
             ShardRecord(token, claim_token, first, last, 0, ranges=((first, last),))
@@ -110,6 +126,10 @@ class ClaimTables(MessagePart):
         ]
 
     def remove_completed(self, claim: ClaimRecord, limit: int, until: int) -> bool:
+        """Remove some of the messages that a settled claim keeps; return whether any may be left.
+
+        `until`: when somebody else goes on with it, if any are left.
+        """
         for kept in self.kept(claim.token):
             first = kept.first
             # Most keys there are of messages.
@@ -130,6 +150,7 @@ class ClaimTables(MessagePart):
     def claimable(
         self, lane: int, last: int, limit: int
     ) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
+        """Return receivable messages up to a key: ready ones and fresh ones."""
         first = lower_bound(lane)
         ready = _claimable(
             self._context.run("select_claimable_ready", (first, last, self._context.now, limit))
@@ -142,10 +163,15 @@ class ClaimTables(MessagePart):
     def claimable_session(
         self, queue_id: int, session_id: str, before: int, limit: int
     ) -> list[ClaimableMessage]:
+        """Return the first receivable messages of a session below a key."""
         values = (queue_id, session_id, self._context.now, before, limit)
         return _claimable(self._context.run("select_claimable_session", values))
 
     def fresh_run(self, lane: int, after: int | None, last: int, limit: int) -> FreshRun | None:
+        """Return the next fresh messages up to a key, none of them read by itself; None: there is none.
+
+        `after`: the key they stand behind; None: behind all that was handed out or is claimed.
+        """
         start = (self._context.fresh_start(lane) or lower_bound(lane)) if after is None else after
         values = {"first": start, "last": last, "now": self._context.now, "limit": limit}
         first, *others = self._context.run("select_fresh_run", values).fetchone()
@@ -154,6 +180,10 @@ class ClaimTables(MessagePart):
     def lock_fresh(
         self, lane: int, first: int, last: int, token: int, timed: Sequence[int] | None = ()
     ) -> None:
+        """Lock the next fresh messages of a lane for a claim; earlier ones are already taken.
+
+        `timed`: those with a time to come; None: all of them.
+        """
         context = self._context
         context.cursors[lane] = last
         if not context.claims_ranges or timed is None:
@@ -166,26 +196,33 @@ class ClaimTables(MessagePart):
         context.memory.claimed = True
 
     def insert_outbox(self, stage: str, messages: bytes) -> None:
+        """Store messages that a task has prepared."""
         self._context.run("insert_outbox", (stage, messages, self._context.now))
 
     def outbox(self, stage: str) -> list[bytes]:
+        """Return messages that a task has prepared, in order."""
         return [messages for (messages,) in self._context.run("select_outbox", (stage,))]
 
     def delete_outbox(self, stage: str) -> None:
+        """Delete messages that a task has prepared."""
         self._context.run("delete_outbox", (stage,))
 
     def last_batch(self, writer: str) -> int:
+        """Return the number of a writer's last batch that was sent, -1 if there is none."""
         row = self._context.run("select_writer", (writer,)).fetchone()
         return row[0] if row else -1
 
     def save_writer(self, writer: str, batch: int) -> None:
+        """Record that a writer's batch was sent."""
         self._context.run("save_writer", (writer, batch, self._context.now))
 
     def last_message(self, lane: int) -> int | None:
+        """Return the key of the last message in a lane of a queue itself."""
         row = self._context.run("select_last_key", (lower_bound(lane), upper_bound(lane))).fetchone()
         return row[0] if row else None
 
     def shard_keys(self, shard: ShardRecord, limit: int) -> list[int]:
+        """Return the messages that a shard still holds, in order."""
         keys: list[int] = []
         for part in _parts(shard):
             found = self._context.run("select_shard_keys", {**part, "limit": limit - len(keys)})
@@ -195,6 +232,10 @@ class ClaimTables(MessagePart):
         return keys
 
     def delete_held(self, shard: ShardRecord, runs: Sequence[tuple[int, int]], *, ranges: bool = True) -> int:
+        """Remove what a shard holds from one key to another, with bodies and history; return how many.
+
+        `ranges`: False: not between the ends of those that a lock on a range holds.
+        """
         self._sequences.keep_highest([last for _, last in runs])
         sized = self._queues.sized(queue_of(shard.first))
         parts = [part for part in _parts(shard) if ranges or not part["ranged"]]
@@ -218,12 +259,14 @@ class ClaimTables(MessagePart):
         return deleted
 
     def release_shard(self, shard: ShardRecord) -> int:
+        """Release all messages of a shard as if never delivered, except suspects."""
         released = sum(self._context.run("release_shard", part).rowcount for part in _parts(shard))
         if released:
             self._context.wake(shard.first)
         return released
 
     def unlock_sessions(self, queue_id: int, token: int) -> Sequence[str]:
+        """Release the session locks of a claim; return the sessions."""
         rows = self._context.run("unlock_claimed_sessions", (queue_id, token, token + MOST_SHARDS)).fetchall()
         sessions = [session for (session,) in rows]
         for session_id in sessions:

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import lower_bound, upper_bound
-from lazaretto.store.contract.records import FRESH, Notice
-from lazaretto.store.contract.worker_contract import FOR_CLIENTS
+from lazaretto.store.records.messages import FOR_CLIENTS, FRESH, Notice
 from lazaretto.store.sql.rate_log import RateLog
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect, Statement, Statements

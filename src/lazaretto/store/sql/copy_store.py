@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lazaretto.errors import StoreError, StoreIncomplete
-from lazaretto.store.contract.access_contract import (
+from lazaretto.store.records.access import (
     FINGERPRINT_KEY,
     FOUR_EYES,
     REDACTION,
@@ -19,8 +19,9 @@ from lazaretto.store.contract.access_contract import (
     SIGNING,
     SPREAD,
 )
-from lazaretto.store.contract.records import DEFERRED, LOCKED, READY, SUSPECT
-from lazaretto.store.contract.transaction_contract import Operation, Transaction
+from lazaretto.store.records.messages import DEFERRED, LOCKED, READY, SUSPECT
+from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 Row = tuple[Any, ...]
 

@@ -11,8 +11,8 @@ from lazaretto.model.conversations import ConversationEvent, ConversationState, 
 from lazaretto.model.dialog_contracts import KINDS, Definition, Definitions, kind_of
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.store.contract.dialog_contract import ConversationRecord, Happening, NextGroup, OpenStream
-from lazaretto.store.contract.records import SUSPECT
+from lazaretto.store.records.dialogs import ConversationRecord, Happening, NextGroup, OpenStream
+from lazaretto.store.records.messages import SUSPECT
 from lazaretto.store.sql.commit_context import Part
 from lazaretto.store.sql.rows import Cursor
 
@@ -45,6 +45,7 @@ class DialogTables(Part):
     """What a transaction does with dialogs."""
 
     def definitions(self) -> Definitions:
+        """Return all definitions."""
         if self._context.memory.definitions is None:
             rows = self._context.run("select_definitions")
             found = [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in rows]
@@ -52,16 +53,19 @@ class DialogTables(Part):
         return self._context.memory.definitions
 
     def save_definition(self, definition: Definition) -> None:
+        """Add a definition, or replace the one with its name."""
         body = msgspec.json.encode(definition).decode()
         values = {"kind": kind_of(definition), "name": definition.name, "body": body}
         self._context.run("save_definition", values)
         self._context.memory.definitions = None
 
     def delete_definition(self, kind: str, name: str) -> None:
+        """Remove a definition."""
         self._context.run("delete_definition", {"kind": kind, "name": name})
         self._context.memory.definitions = None
 
     def conversation(self, handle: str) -> ConversationRecord | None:
+        """Return one end of a dialog."""
         known = self._context.memory.conversations
         if handle not in known:
             row = self._context.run("select_conversation", {"handle": handle}).fetchone()
@@ -75,16 +79,19 @@ class DialogTables(Part):
         known[handle] = record
 
     def save_conversation(self, record: ConversationRecord) -> None:
+        """Add one end of a dialog, or store its new state."""
         self._remember(record.handle, record)
         values = msgspec.structs.asdict(record)
         values["state"] = record.state.value
         self._context.run("save_conversation", values)
 
     def delete_conversation(self, handle: str) -> None:
+        """Delete one end of a dialog."""
         self._remember(handle, None)
         self._context.run("delete_conversation", {"handle": handle})
 
     def count_sent(self, handle: str) -> ConversationRecord | None:
+        """Count a message that an end sends, and return its new state; None if it cannot send now."""
         record = self.conversation(handle)
         state = None if record is None else at_time(record.state, record.expires, self._context.now)
         state = None if state is None else after(state, ConversationEvent.SEND)
@@ -106,6 +113,7 @@ class DialogTables(Part):
         group_id: str | None,
         held: bool = False,
     ) -> list[ConversationRecord]:
+        """Return conversations in the order of handles, after a given one; `held`: only those held."""
         values = {
             "after": after,
             "limit": limit,
@@ -117,16 +125,20 @@ class DialogTables(Part):
         return [conversation_of(row) for row in self._context.run(query, values)]
 
     def service_in_use(self, name: str) -> bool:
+        """Return whether a service has a conversation, at either end."""
         return bool(self._context.run("uses_of_service", {"name": name}).fetchone()[0])
 
     def contract_in_use(self, name: str) -> bool:
+        """Return whether there is a conversation under a contract."""
         return bool(self._context.run("uses_of_contract", {"name": name}).fetchone()[0])
 
     def group_open(self, queue_id: int, group_id: str) -> bool:
+        """Return whether a conversation of the group is not ended yet at this end."""
         values = {"queue_id": queue_id, "group_id": group_id}
         return bool(self._context.run("group_open", values).fetchone()[0])
 
     def levels(self, queue_id: int) -> list[int]:
+        """Return the priorities that may have messages in a queue, ascending."""
         known = self._context.memory.levels
         if queue_id not in known:
             rows = self._context.run("select_levels", {"queue_id": queue_id})
@@ -140,6 +152,7 @@ class DialogTables(Part):
             known.update(int(session_id[0], 16) for session_id in session_ids if session_id)
 
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
+        """Release the lock on a conversation group's session if it is held under `token`."""
         values = {"queue_id": queue_id, "session_id": session_id, "token": token}
         self._context.run("forget_group_lock", values)
         self._context.run("free_group_lock", values)
@@ -148,6 +161,12 @@ class DialogTables(Part):
     def next_group(
         self, queue_id: int, ranges: Sequence[tuple[str, str]], token: int = 0, limit: int = 0
     ) -> Callable[[], NextGroup | None]:
+        """Return a function that gives the next group with a receivable message, and its messages.
+
+        The message must be receivable by anyone, or by the holder of groups locked under `token`. `ranges`:
+        the ranges of session ids to search, in order.
+        """
+
         def look() -> NextGroup | None:
             for low, end in ranges:
                 values = {
@@ -169,6 +188,10 @@ class DialogTables(Part):
     def open_messages(
         self, queue_id: int, group_id: str, handle: str | None, token: int, limit: int
     ) -> tuple[OpenStream, list[ReceivedMessage]] | None:
+        """Return the first stream of a group, or of one of its conversations, and its next messages.
+
+        Messages locked under `token` do not block others. A suspect is delivered alone.
+        """
         row = self._open_stream(queue_id, group_id, handle, token).fetchone()
         if not row:
             return None
@@ -192,6 +215,7 @@ class DialogTables(Part):
         text: str | None = None,
         sent: int | None = None,
     ) -> None:
+        """Add to a dialog's log. `sent`: when the message was sent whose outcome this entry records."""
         values = {
             "dialog_id": dialog_of(handle),
             "now": self._context.now,
@@ -205,10 +229,13 @@ class DialogTables(Part):
         self._context.run("insert_happening", values)
 
     def happenings(self, dialog: str) -> list[Happening]:
+        """Return a dialog's log, oldest first."""
         return [Happening(*row) for row in self._context.run("select_happenings", {"dialog_id": dialog})]
 
     def trim_happenings(self, dialog: str, keep: int) -> None:
+        """Delete all but the latest entries of a dialog's log."""
         self._context.run("trim_happenings", {"dialog_id": dialog, "keep": keep})
 
     def forget_happenings(self, dialog: str) -> None:
+        """Delete a dialog's log."""
         self._context.run("delete_happenings", {"dialog_id": dialog})

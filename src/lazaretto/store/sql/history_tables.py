@@ -10,7 +10,7 @@ import msgspec
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import SEQUENCE_BITS, queue_of
 from lazaretto.model.rates import DEAD
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     AttemptRecord,
     AuditCriteria,
     AuditRecord,
@@ -48,46 +48,58 @@ class HistoryTables(Part):
     # -- attempts and dead letters --------------------------------------------------------------
 
     def insert_attempts(self, attempts: Sequence[tuple[int, AttemptRecord]]) -> None:
+        """Add to the histories of messages, each given by its key."""
         values = [value for key, attempt in attempts for value in (key, *msgspec.structs.astuple(attempt))]
         self._context.insert("insert_attempts", values, len(attempts))
 
     def trim_attempts(self, key: int, number: int) -> None:
+        """Delete a message's attempts up to a number."""
         self._context.run("trim_attempts", (key, number))
 
     def attempts(self, key: int) -> list[AttemptRecord]:
+        """Return a message's history, oldest first."""
         return [AttemptRecord(*row) for row in self._context.run("select_attempts", (key,))]
 
     def workers(self, keys: Sequence[int]) -> dict[int, str]:
+        """Return who made the latest attempt at each message, by key, where that is known."""
         return dict(self._context.run("select_triers", (self._context.ids(keys),)))
 
     def move_attempts(self, key: int, new_key: int) -> None:
+        """Move a message's history to another key."""
         self._context.run("move_attempts", (new_key, key))
 
     def delete_attempts(self, keys: Sequence[int]) -> None:
+        """Delete the history of messages."""
         self._context.run("delete_attempts", (self._context.ids(keys),))
 
     def last_error(self, key: int) -> ErrorRecord | None:
+        """Return a message's latest error."""
         row = self._context.run("select_last_error", (key,)).fetchone()
         return ErrorRecord(*row) if row else None
 
     def insert_dead_letter(self, record: DeadLetterRecord, print_: Fingerprint) -> None:
+        """Record why a message was dead-lettered, and count it by its fingerprint."""
         number = self._causes.count_letter((record.key >> SEQUENCE_BITS) | record.subqueue, print_)
         values = {**msgspec.structs.asdict(record), "fingerprint": number, "now": record.dead_lettered}
         self._context.run("insert_dead_letter", values)
         self._rates.count(queue_of(record.key), DEAD)
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
+        """Return one dead letter, resolved or not."""
         row = self._context.run("select_dead_letter", (key,)).fetchone()
         return DeadLetterRecord(*row) if row else None
 
     def some_dead_letters(self, keys: Sequence[int]) -> dict[int, DeadLetterRecord]:
+        """Return several dead letters, resolved or not, by key."""
         rows = self._context.run("select_some_dead_letters", (self._context.ids(keys),))
         return {row[0]: DeadLetterRecord(*row) for row in rows}
 
     def dead_letters(self, criteria: DeadLetterCriteria, limit: int) -> list[DeadLetterRecord]:
+        """Return unresolved dead letters, lowest sequence number first."""
         return [DeadLetterRecord(*row) for row in self.selected(_LETTERS, criteria, limit)]
 
     def dead_letter_keys(self, criteria: DeadLetterCriteria, limit: int) -> list[int]:
+        """Return only the keys of unresolved dead letters."""
         return [key for (key,) in self.selected(_KEYS, criteria, limit)]
 
     def selected(self, query: LetterQuery, criteria: DeadLetterCriteria, limit: int) -> Any:
@@ -108,27 +120,33 @@ class HistoryTables(Part):
         return {**given, "keys": keys, "fingerprints": prints, "alike": alike, "limit": limit}
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
+        """Record how dead letters were resolved, and stop counting them."""
         self._causes.uncount_letters(keys)
         values = {"keys": self._context.ids(keys), "resolution": resolution, "now": self._context.now}
         self._context.run("resolve_dead_letters", values)
 
     def send_dead_letters(self, sent: Mapping[int, int | None], resolution: str) -> None:
+        """Record dead letters as resubmitted or moved, with their new keys."""
         self._causes.uncount_letters(list(sent))
         values = [value for pair in sent.items() for value in (*pair, self._context.now, resolution)]
         self._context.insert("send_dead_letters", values, len(sent))
 
     def purged(self, first: int, last: int, subqueue: int) -> list[int]:
+        """Return the keys of purged dead letters that can be restored, lowest first."""
         values = {"first": first, "last": last, "subqueue": subqueue}
         return [key for (key,) in self._context.run("select_purged", values)]
 
     def purged_before(self, before: int, limit: int) -> list[int]:
+        """Return the keys of dead letters that were purged before a time."""
         values = {"before": before, "limit": limit}
         return [key for (key,) in self._context.run("select_purged_before", values)]
 
     def mark_deleted(self, keys: Sequence[int]) -> None:
+        """Record that purged dead letters were deleted for good."""
         self._context.run("mark_deleted", (self._context.ids(keys),))
 
     def forget_old(self, before: int, limit: int) -> bool:
+        """Delete old events, resolved dead letters and message ids; return whether there may be more."""
         events = self._context.run("delete_old_events", (before, limit)).rowcount
         self._context.run("delete_old_workers", (before,))
         self._context.run("delete_old_outbox", (before,))
@@ -143,6 +161,7 @@ class HistoryTables(Part):
     # -- events and audit -----------------------------------------------------------------------
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
+        """Add to the event log."""
         values: list[Any] = []
         for event in events:
             values += (self._context.now, kind, event.queue, event.sequence_number, event.detail)
@@ -150,30 +169,36 @@ class HistoryTables(Part):
         self._context.wake(0)
 
     def events(self, after: int, limit: int, *, kind: str | None, queue: str | None) -> list[EventRecord]:
+        """Return events after a position, oldest first."""
         values = {"after": after, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
         return [EventRecord(*row) for row in self._context.run("select_events", values)]
 
     def events_before(
         self, before: int, limit: int, *, kind: str | None, queue: str | None
     ) -> list[EventRecord]:
+        """Return events before a position, newest first."""
         values = {"before": before, "limit": limit, "kind": kind, "queue": queue and queue.lower()}
         return [EventRecord(*row) for row in self._context.run("select_events_before", values)]
 
     def end(self, queue: str, sequence_number: int, limit: int) -> EventRecord | None:
+        """Return the event "dropped" or "rejected" of a message, if it is among so many latest events."""
         values = {"queue": queue, "sequence_number": sequence_number, "limit": limit}
         row = self._context.run("select_end", values).fetchone()
         return None if row is None else EventRecord(*row)
 
     def last_event(self) -> int:
+        """Return the position of the latest event."""
         (position,) = self._context.run("last_event").fetchone()
         return int(position)
 
     def insert_audit(self, actor: str, action: str, queues: Sequence[str], detail: str) -> None:
+        """Add an entry about each of several entities to the audit log."""
         values: list[Any] = []
         for queue in queues:
             values += (self._context.now, actor, action, queue, detail)
         self._context.insert("insert_audit", values, len(queues))
 
     def audit(self, criteria: AuditCriteria, limit: int) -> list[AuditRecord]:
+        """Return operators' actions, newest first."""
         values = {**msgspec.structs.asdict(criteria), "limit": limit}
         return [AuditRecord(*row) for row in self._context.run("select_audit", values)]

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.model.keys import SEQUENCE_BITS, queue_of
-from lazaretto.store.contract.listing_contract import Position, Preview
-from lazaretto.store.contract.records import DeadLetterCriteria, DeadLetterRecord
+from lazaretto.store.records.messages import DeadLetterCriteria, DeadLetterRecord
+from lazaretto.store.records.overview import Position, Preview
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.history_tables import HistoryTables
 
@@ -23,6 +23,7 @@ class ListingTables(Part):
     def by_number(
         self, criteria: DeadLetterCriteria, after: Position, before: Position, limit: int, *, down: bool
     ) -> list[DeadLetterRecord]:
+        """Return waiting dead letters between two positions, of (key, key), by number."""
         values = {
             **self._history.criteria_values(criteria, limit),
             "after": _last_of(after) | criteria.subqueue << SEQUENCE_BITS,
@@ -33,6 +34,7 @@ class ListingTables(Part):
     def by_time(
         self, criteria: DeadLetterCriteria, after: Position, before: Position, limit: int, *, down: bool
     ) -> list[DeadLetterRecord]:
+        """Return waiting dead letters between two positions, of (time, key), by time."""
         values = {
             **self._history.criteria_values(criteria, limit),
             "queue_id": queue_of(criteria.first),
@@ -46,6 +48,7 @@ class ListingTables(Part):
     def alike(
         self, criteria: DeadLetterCriteria, after: Position, before: Position, limit: int, *, down: bool
     ) -> list[DeadLetterRecord]:
+        """Return waiting dead letters with the criteria's fingerprints alone, by number."""
         values = {
             "after": _last_of(after),
             "before": before[0],
@@ -60,17 +63,20 @@ class ListingTables(Part):
         return pick(limit, found, key=lambda record: record.key)
 
     def ends_by_number(self, criteria: DeadLetterCriteria) -> tuple[int, int] | None:
+        """Return the keys of the first and the last waiting dead letter of a subqueue."""
         bits = criteria.subqueue << SEQUENCE_BITS
         values = {"after": criteria.first | bits, "before": (criteria.last | bits) + 1}
         first, last = self._context.run("select_letter_ends", values).fetchone()
         return None if first is None else (first & ~bits, last & ~bits)
 
     def ends_by_time(self, criteria: DeadLetterCriteria) -> tuple[int, int] | None:
+        """Return when the first and the last waiting dead letter of a subqueue came."""
         values = {"queue_id": queue_of(criteria.first), "subqueue": criteria.subqueue}
         first, last = self._context.run("select_time_ends", values).fetchone()
         return None if first is None else (first, last)
 
     def with_id(self, criteria: DeadLetterCriteria, message_id: str, limit: int) -> list[int]:
+        """Return the keys of waiting dead letters with a message id."""
         values = {
             "message_id": message_id,
             "first": criteria.first,
@@ -81,6 +87,7 @@ class ListingTables(Part):
         return [key for (key,) in self._context.run("select_with_id", values)]
 
     def previews(self, keys: Sequence[int], longest: int) -> dict[int, Preview]:
+        """Return how messages begin, by key."""
         rows = self._context.run("select_previews", {"keys": self._context.ids(keys), "longest": longest})
         return {key: Preview(size, bytes(start or b"")) for key, size, start in rows}
 

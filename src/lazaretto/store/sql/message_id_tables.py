@@ -11,6 +11,7 @@ class MessageIdTables(Part):
     """What a transaction does with the message ids of a duplicate detection window."""
 
     def find(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
+        """Return the sequence number under which the id was sent within the window."""
         values = (queue_id, message_id, partition_key, self._context.now)
         row = self._context.run("select_message_id", values).fetchone()
         return row[0] if row else None
@@ -30,8 +31,10 @@ class MessageIdTables(Part):
     def remember(
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int
     ) -> None:
+        """Remember a message id."""
         values = (queue_id, message_id, partition_key, forget_after, sequence_number)
         self._context.run("insert_message_id", values)
 
     def forget(self, queue_id: int, message_id: str, partition_key: str, sequence_number: int) -> None:
+        """Delete a message id if it was sent under this number."""
         self._context.run("delete_message_id", (queue_id, message_id, partition_key, sequence_number))

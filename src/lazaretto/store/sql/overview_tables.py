@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound
-from lazaretto.store.contract.overview_contract import NO_DEAD, Dead, Waiting
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.records.overview import NO_DEAD, Dead, Waiting
 from lazaretto.store.sql.commit_context import Part
 from lazaretto.store.sql.rows import pattern_of, queue_record
 
@@ -19,13 +19,16 @@ class OverviewTables(Part):
     """What a transaction reads of how queues stand."""
 
     def held_sessions(self) -> dict[int, int]:
+        """Return how many sessions are held back, by queue."""
         return dict(self._context.run("sum_held_sessions").fetchall())
 
     def open_claims(self) -> int:
+        """Return how many claims are open."""
         (count,) = self._context.run("count_open_claims").fetchone()
         return int(count)
 
     def dead_letters(self) -> dict[int, Dead]:
+        """Return what dead letters wait, by queue, those in transfer too."""
         found: dict[int, Dead] = {}
         for place, letters, since, fingerprints in self._context.run("sum_dead_letters"):
             queue_id = place >> SUBQUEUE_BITS
@@ -35,18 +38,22 @@ class OverviewTables(Part):
         return found
 
     def concerned(self, queue_ids: Sequence[int]) -> list[QueueRecord]:
+        """Return queues that are halted, disabled or have a breaker, and the given ones, but no topics."""
         rows = self._context.run("select_concerned", {"ids": self._context.ids(queue_ids)})
         return [queue_record(row) for row in rows]
 
     def count(self, part: str) -> int:
+        """Return how many queues and subscriptions have a text in their path, in lower case."""
         (count,) = self._context.run("count_holders", {"part": pattern_of(part)}).fetchone()
         return int(count)
 
     def holders(self, part: str, limit: int) -> list[QueueRecord]:
+        """Return queues and subscriptions by path, those with a text in it, in lower case."""
         rows = self._context.run("select_holders", {"part": pattern_of(part), "limit": limit})
         return [queue_record(row) for row in rows]
 
     def waiting(self, queues: Sequence[QueueRecord]) -> dict[int, Waiting]:
+        """Return how many messages stand in queues."""
         plain = [queue.queue_id for queue in queues if queue.partitions == 1]
         values = {"ids": self._context.ids(plain), "few": _FEW + 1}
         rows = self._context.run("select_waiting", values).fetchall()
@@ -66,6 +73,7 @@ class OverviewTables(Part):
         return found
 
     def died(self, queue_ids: Sequence[int], hour: int) -> dict[tuple[int, int], int]:
+        """Return how many dead letters came, by queue and hour since 1970, from one on."""
         places = [
             lower_bound(queue_id, part) >> SEQUENCE_BITS
             for queue_id in queue_ids

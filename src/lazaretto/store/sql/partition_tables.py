@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from lazaretto.model.keys import lower_bound, partition_of_lane, queue_of_lane, upper_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.partitions import Keyed, Rounds, partition_key_of, partition_of
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.commit_context import Part
 
 

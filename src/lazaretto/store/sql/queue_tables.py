@@ -17,8 +17,8 @@ from lazaretto.model.keys import (
     queues_of,
 )
 from lazaretto.model.redaction import RedactionRule, decode_rules, rules_for
-from lazaretto.store.contract.access_contract import REDACTION, SIGNING
-from lazaretto.store.contract.records import QueueRecord, Standing
+from lazaretto.store.records.access import REDACTION, SIGNING
+from lazaretto.store.records.messages import QueueRecord, Standing
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.rows import encode_options, pattern_of, queue_record
@@ -46,6 +46,7 @@ class QueueTables(Part):
         self._bodies = bodies
 
     def by_path(self, path_key: str) -> QueueRecord | None:
+        """Return the queue at a path."""
         known = self._context.memory.queues
         if path_key not in known:
             row = self._context.run("select_queue", (path_key,)).fetchone()
@@ -53,6 +54,7 @@ class QueueTables(Part):
         return known[path_key]
 
     def by_id(self, queue_id: int) -> QueueRecord | None:
+        """Return the queue with an id."""
         known = self._context.memory.queues_by_id
         if queue_id not in known:
             row = self._context.run("select_queue_by_id", (queue_id,)).fetchone()
@@ -60,15 +62,18 @@ class QueueTables(Part):
         return known[queue_id]
 
     def near(self, path_key: str, limit: int) -> list[tuple[str, EntityKind]]:
+        """Return what stands nearest to a path in order: up to `limit` before it, and as many behind it."""
         rows = self._context.run("select_near", {"path_key": path_key, "limit": limit})
         return [(path, EntityKind(kind)) for path, kind in rows]
 
     def all(self) -> list[QueueRecord]:
+        """Return all queues by path."""
         return [queue_record(row) for row in self._context.run("select_queues")]
 
     def page(
         self, after: str, part: str, limit: int, skip: int = 0, kind: EntityKind = EntityKind.QUEUE
     ) -> list[QueueRecord]:
+        """Return queues or topics by path behind one, those with a text in their path; both in lower case."""
         values = {
             "after": after,
             "part": pattern_of(part),
@@ -86,6 +91,7 @@ class QueueTables(Part):
         topic_id: int | None = None,
         rules: bytes | None = None,
     ) -> QueueRecord:
+        """Add a queue, topic or subscription."""
         redaction = self._redaction()
         values = dict(
             zip(_COLUMNS, self._values_of(redaction, path, options, kind, topic_id, rules), strict=True)
@@ -97,6 +103,7 @@ class QueueTables(Part):
         return record
 
     def insert_many(self, paths: Sequence[str], options: QueueOptions) -> list[QueueRecord]:
+        """Add queues at the paths that are free, and return them."""
         (last,) = self._context.run("last_queue").fetchone()
         redaction = self._redaction()
         values = [v for path in paths for v in self._values_of(redaction, path, options, EntityKind.QUEUE)]
@@ -132,6 +139,7 @@ class QueueTables(Part):
         return decode_rules(row[0] if row else None)
 
     def mark_redacted(self, queue_id: int, redacted: bool) -> None:
+        """Store whether there are rules for fields of a queue's messages that people may not read."""
         self._context.run("mark_redacted", {"redacted": int(redacted), "queue_id": queue_id})
         self._context.memory.forget_queues()
 
@@ -141,6 +149,7 @@ class QueueTables(Part):
         self._context.memory.forget_queues()
 
     def save(self, record: QueueRecord) -> QueueRecord:
+        """Store a queue's options, status and culprits; return it with the time of the change."""
         self._context.run(
             "update_queue",
             {
@@ -160,6 +169,7 @@ class QueueTables(Part):
         return saved
 
     def delete(self, record: QueueRecord) -> None:
+        """Remove a queue; `remove_deleted` removes its messages in chunks."""
         sized = self.sized(record.queue_id)
         if sized is not None and record.kind is EntityKind.SUBSCRIPTION:
             # What its topic holds is less by that.
@@ -173,6 +183,7 @@ class QueueTables(Part):
         self._context.memory.forget()
 
     def remove_deleted(self, limit: int) -> bool:
+        """Remove up to `limit` messages of a deleted queue; return whether there may be more."""
         row = self._context.run("select_deleted_queue").fetchone()
         if row is None:
             return False
@@ -196,6 +207,7 @@ class QueueTables(Part):
         return True
 
     def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
+        """Return the states of queues, with exact numbers of messages."""
         found: dict[int, Standing] = {}
         pending = self._pending_letters()
         values = {"ids": self._context.ids(queue_ids)}
@@ -217,13 +229,16 @@ class QueueTables(Part):
         return found
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
+        """Add to the numbers of messages discarded."""
         self._context.run("count_discarded", {"queue_id": queue_id, "expired": expired, "dropped": dropped})
 
     def rollbacks(self, queue_id: int) -> int:
+        """Return the number of consecutive rolled-back receives from the queue."""
         (count,) = self._context.run("select_rollbacks", (queue_id,)).fetchone()
         return int(count)
 
     def set_rollbacks(self, queue_id: int, count: int) -> None:
+        """Store the number of consecutive rolled-back receives from the queue."""
         self._context.run("set_rollbacks", {"queue_id": queue_id, "rollbacks": count})
 
     # -- sizes, of entities that have a largest one ---------------------------------------------
@@ -253,18 +268,25 @@ class QueueTables(Part):
         return int(found[0])
 
     def size(self, queue_id: int) -> int:
+        """Return the bytes in an entity with a maximum size; for a topic, in all its subscriptions."""
         (size,) = self._context.run("select_size", (queue_id,)).fetchone()
         return int(size)
 
     def has_room(self, queue_id: int, size: int, most: int) -> bool:
+        """Return whether an entity holds at most `most` bytes after another `size` bytes are sent to it.
+
+        A commit that is planned may find out later, and fail.
+        """
         return self.size(queue_id) + size <= most
 
     def count_size(self, queue_id: int) -> None:
+        """Count the bytes in an entity, message by message, when it gets a maximum size."""
         self._context.run("set_size", {"queue_id": queue_id})
 
     # -- entities that are deleted when nobody uses them ----------------------------------------
 
     def set_idle_at(self, queue_id: int, idle_at: int | None) -> None:
+        """Store when an entity will be deleted if it is not used before."""
         self._context.run("set_idle_at", (idle_at, queue_id))
         if idle_at is None:
             self._context.memory.idle_at.pop(queue_id, None)
@@ -272,13 +294,16 @@ class QueueTables(Part):
             self._context.memory.idle_at[queue_id] = idle_at
 
     def purged(self, queue_id: int) -> int:
+        """Return how many purged dead letters of a queue can be restored."""
         values = {"first": aside_key(lower_bound(queue_id)), "last": lower_bound(queue_id + 1)}
         (number,) = self._context.run("count_purged", values).fetchone()
         return int(number)
 
     def idle_at(self, queue_id: int) -> int:
+        """Return when an idle entity will be deleted; a past time if it is not known here."""
         return self._context.memory.idle_at.get(queue_id, 0)
 
     def idle(self, limit: int) -> list[QueueRecord]:
+        """Return the entities that have been idle for longer than allowed."""
         found = (self.by_id(row[0]) for row in self._context.run("select_idle", (self._context.now, limit)))
         return [record for record in found if record is not None]

@@ -16,6 +16,7 @@ class RateTables(Part):
     """What a transaction does with rates."""
 
     def count(self, queue_id: int, kind: int, amount: int = 1) -> None:
+        """Count messages of a queue, once the commit is done; a later commit writes the sums."""
         self._context.rates.entries.append((queue_id << 3 | kind, amount))
 
     def add(self, rows: Iterable[Sequence[int]]) -> None:
@@ -25,18 +26,22 @@ class RateTables(Part):
         self._context.adds_rates = True
 
     def of(self, queue_id: int, span: int, since: int) -> list[tuple[int, Counts]]:
+        """Return a queue's counts by start."""
         values = {"queue_id": queue_id, "span": span, "since": since}
         return [(start, _counts(counts)) for start, *counts in self._context.run("select_rates", values)]
 
     def recent(self, queue_ids: Sequence[int], since: int) -> dict[int, Counts]:
+        """Return the sums of queues over the minutes since one, by queue."""
         values = {"ids": self._context.ids(queue_ids), "since": since}
         return {queue: _counts(counts) for queue, *counts in self._context.run("sum_rates", values)}
 
     def totals(self, queue_ids: Sequence[int]) -> dict[int, Counts]:
+        """Return all that was ever counted for queues, and for ALL_QUEUES, by queue."""
         rows = self._context.run("select_totals", {"ids": self._context.ids(queue_ids)})
         return {queue: _counts(counts) for queue, *counts in rows}
 
     def forget(self, span: int, before: int, limit: int) -> bool:
+        """Remove some counts of spans that started earlier; return whether there may be more."""
         values = {"span": span, "before": before, "limit": limit}
         return self._context.run("forget_rates", values).rowcount >= limit
 

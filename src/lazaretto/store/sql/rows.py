@@ -10,8 +10,8 @@ import msgspec
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityKind, QueueOptions, QueueStatus
 from lazaretto.model.partitions import Homes
-from lazaretto.store.contract.dialog_contract import ConversationRecord
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.records.dialogs import ConversationRecord
+from lazaretto.store.records.messages import QueueRecord
 
 
 class Cursor(Protocol):

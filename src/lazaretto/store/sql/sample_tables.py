@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.reservoir import Kept
-from lazaretto.store.contract.sample_contract import SampleRecord
+from lazaretto.store.records.messages import SampleRecord
 from lazaretto.store.sql.commit_context import Part
 
 
@@ -14,6 +14,7 @@ class SampleTables(Part):
     """What a transaction does with kept messages."""
 
     def keep(self, keys: Sequence[int], longest: int) -> None:
+        """Keep messages that are about to be removed, except those with a body above a limit."""
         context = self._context
         values = {
             "now": context.now, "keys": context.ids(keys), "longest": longest, "worker": context.worker,
@@ -21,6 +22,7 @@ class SampleTables(Part):
         context.run("keep_samples", values)
 
     def put(self, samples: Sequence[SampleRecord]) -> None:
+        """Keep messages in the form given, as completed now, by this process if no worker is given."""
         now = self._context.now
         values = [
             v
@@ -34,9 +36,11 @@ class SampleTables(Part):
             self._context.insert("insert_samples", values, len(samples))
 
     def standing(self, queue_id: int) -> list[Kept]:
+        """Return the records of a queue's kept messages, without the messages."""
         return [Kept(*row) for row in self._context.run("select_sample_sizes", _bounds(queue_id))]
 
     def of_queue(self, queue_id: int) -> list[SampleRecord]:
+        """Return a queue's kept messages."""
         return [
             SampleRecord(key, message_id, enqueued, headers and bytes(headers), bytes(body), worker, kept)
             for key, message_id, enqueued, headers, body, worker, kept in self._context.run(
@@ -45,9 +49,11 @@ class SampleTables(Part):
         ]
 
     def remove(self, keys: Sequence[int]) -> None:
+        """Remove kept messages."""
         self._context.run("delete_samples", (self._context.ids(keys),))
 
     def remove_all(self, queue_id: int) -> None:
+        """Remove all kept messages of a queue."""
         self._context.run("delete_samples_of", _bounds(queue_id))
 
 

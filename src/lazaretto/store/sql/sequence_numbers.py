@@ -15,7 +15,7 @@ from lazaretto.model.keys import (
     queue_of,
     upper_bound,
 )
-from lazaretto.store.contract.records import QueueRecord
+from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
@@ -50,12 +50,18 @@ class SequenceNumbers(Part):
         return last
 
     def last(self, lane: int) -> int:
+        """Return the highest key that a lane has given to a message so far."""
         return lower_bound(lane) + self._find_last(lane)
 
     def take_key(self, queue: QueueRecord, partition_key: str | None = None, count: int = 1) -> int:
+        """Return the key for a new message at the end of a queue, or of its partition of that key.
+
+        With `count`, it is the first of several.
+        """
         return self.take_keys(self._partitions.lane(queue, partition_key), count)
 
     def take_key_beside(self, key: int) -> int:
+        """Return the key for a message at the end of the queue, or the partition, of another message."""
         return self.take_keys(self._lane_of(key))
 
     def take_keys(self, lane: int, count: int = 1) -> int:
@@ -67,6 +73,7 @@ class SequenceNumbers(Part):
         return lower_bound(lane) + last + 1
 
     def keep(self, key: int) -> None:
+        """Mark a sequence number as used by a message that is not stored under it."""
         lane = self._lane_of(key)
         self._set_high_water(lane, main_key(key) - lower_bound(lane))
 

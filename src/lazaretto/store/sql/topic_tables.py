@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.model.rates import SENT
-from lazaretto.store.contract.records import FRESH, SCHEDULED, QueueRecord, RoutedMessage
+from lazaretto.store.records.messages import FRESH, SCHEDULED, QueueRecord, RoutedMessage
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.message_part import MessagePart
@@ -21,6 +21,7 @@ class TopicTables(MessagePart):
     """What a transaction does with topics."""
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
+        """Return a topic's subscriptions by path; the same object until something changes."""
         known = self._context.memory.subscriptions
         if topic_id not in known:
             rows = self._context.run("select_subscriptions", (topic_id,))
@@ -42,6 +43,10 @@ class TopicTables(MessagePart):
     def insert_routed(
         self, queues: Sequence[QueueRecord], routed_messages: Sequence[RoutedMessage]
     ) -> list[int]:
+        """Add routed messages at the end of each of some queues; return their keys in the first one.
+
+        Within a commit, a first queue always comes with the same others.
+        """
         keys = self._insert_in(queues[0], routed_messages)
         for queue in queues[1:]:
             if queue.partitions == queues[0].partitions == 1:

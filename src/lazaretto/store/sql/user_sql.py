@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.runtime.measures import measuring_commit
 from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.operation import Operation
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class UserConnection(Protocol):
         ...
 
 
-class SqlSavepoint:
+class Savepoint:
     """A point within the user's SQL to return to."""
 
     def __init__(self, connection: UserConnection, opener: Opener, name: str) -> None:
@@ -42,7 +42,7 @@ class SqlSavepoint:
         self._connection.execute(f"ROLLBACK TO {self._name}")
 
 
-class SqlExclusive(ABC):
+class Exclusive(ABC):
     """A transaction with the user's own SQL, until `commit` or `rollback`."""
 
     #: The database's errors.
@@ -54,6 +54,10 @@ class SqlExclusive(ABC):
         self._user_connection = connection
         self._opener = opener
         self._savepoints = 0
+
+    @abstractmethod
+    def execute(self, sql: str, parameters: Any) -> Any:
+        """Run the user's SQL and return its cursor. Raises TransactionError for what it may not do."""
 
     @abstractmethod
     def _run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
@@ -75,11 +79,11 @@ class SqlExclusive(ABC):
                 f"this transaction was rolled back by {self.culprit}; nothing was changed: begin a new one"
             )
 
-    def savepoint(self) -> SqlSavepoint:
+    def savepoint(self) -> Savepoint:
         """Create a savepoint. Raises TransactionError if the database has rolled the transaction back."""
         self._refuse_ended()
         self._savepoints += 1
-        return SqlSavepoint(self._user_connection, self._opener, f"user_{self._savepoints}")
+        return Savepoint(self._user_connection, self._opener, f"user_{self._savepoints}")
 
     def commit(self, operation: Operation[T]) -> T:
         """Run the operation, commit everything, and let others write."""

@@ -15,8 +15,8 @@ from lazaretto.model.keys import (
     SUBQUEUE_BITS,
     place_of,
 )
-from lazaretto.store.contract.claim_contract import MOST_SHARDS
-from lazaretto.store.contract.records import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
+from lazaretto.store.records.claims import MOST_SHARDS
+from lazaretto.store.records.messages import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
 from lazaretto.store.sql.query_files import Words
 
 _CONSTANTS = {

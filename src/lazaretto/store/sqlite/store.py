@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
 from lazaretto.model.clock import MICROSECONDS, Clock
 from lazaretto.model.deadline import Deadline, current, too_long
-from lazaretto.store.contract.transaction_contract import Transaction
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable, IdleConnections
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.sql_store import SqlStore
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sqlite.commit_marks import CommitMarks
 from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
@@ -53,7 +53,7 @@ _NO_PATIENCE = "PRAGMA busy_timeout = 0"
 _STEPS = 20_000
 
 
-class SqliteStore(SqlStore):
+class SqliteStore(Store):
     """A store in the file at `path`.
 
     `busy`: how many seconds a caller waits for other processes before StoreBusy.

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, TransactionError
-from lazaretto.store.contract.transaction_contract import Again, Operation
+from lazaretto.store.records.messages import Again
 from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.sql_transaction import SqlTransaction
-from lazaretto.store.sql.user_sql import SqlExclusive
+from lazaretto.store.sql.transaction import Transaction
+from lazaretto.store.sql.user_sql import Exclusive
 from lazaretto.store.sqlite.connection import translated
 from lazaretto.store.sqlite.store_file import WatchedFile
 
@@ -52,7 +53,7 @@ _ON_TABLE = {
 }
 
 
-class SqliteExclusive(SqlExclusive):
+class SqliteExclusive(Exclusive):
     """The one writer of a file, held by one caller until `commit` or `rollback`."""
 
     errors = sqlite3.Error
@@ -63,7 +64,7 @@ class SqliteExclusive(SqlExclusive):
         self,
         connection: sqlite3.Connection,
         opener: Opener,
-        tx: SqlTransaction,
+        tx: Transaction,
         memory: Memory,
         where: str,
         file: WatchedFile,

@@ -24,9 +24,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
-from lazaretto.store.contract.transaction_contract import Operation
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.runtime.measures import measuring_commit
+from lazaretto.store.sql.operation import Operation
 
 #: The most operations of one commit: bounds how long the first waits for the last.
 _MOST = 1024

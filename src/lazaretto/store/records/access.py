@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -52,57 +52,11 @@ class SecretRecord(msgspec.Struct, frozen=True):
     makers: str | None = None
 
 
-class StoredAccess(Protocol):
-    """Operations on people and their secrets within one commit."""
+class CommandRecord(msgspec.Struct, frozen=True):
+    """A command that was run. `digest`: of what it was; `answer`: as JSON; `time`: in microseconds."""
 
-    def person(self, name: str) -> PersonRecord | None:
-        """Return a person."""
-        ...
-
-    def people(self) -> list[PersonRecord]:
-        """Return all people, by name."""
-        ...
-
-    def save_person(self, person: PersonRecord) -> None:
-        """Keep a person, in place of one with the same name."""
-        ...
-
-    def delete_person(self, name: str) -> bool:
-        """Delete a person; return whether there was one. Their secrets stay."""
-        ...
-
-    def secret(self, id_: str) -> SecretRecord | None:
-        """Return a secret."""
-        ...
-
-    def secrets(self, kind: str, person: str | None) -> list[SecretRecord]:
-        """Return all secrets of a kind, or those of a person, the latest first."""
-        ...
-
-    def save_secret(self, secret: SecretRecord) -> None:
-        """Keep a new secret, or when it was last seen."""
-        ...
-
-    def delete_secret(self, id_: str) -> bool:
-        """Delete a secret; return whether there was one."""
-        ...
-
-    def delete_secrets(self, person: str, kind: str | None) -> int:
-        """Delete the secrets of a person, or those of a kind; return how many."""
-        ...
-
-    def setting(self, name: str) -> str | None:
-        """Return a setting of the store; None: it was not set."""
-        ...
-
-    def fingerprint_key(self) -> bytes:
-        """Return the key of fingerprints as people see them."""
-        ...
-
-    def save_setting(self, name: str, value: str | None) -> None:
-        """Set a setting of the store; None removes it."""
-        ...
-
-    def forget(self, before: int, limit: int) -> bool:
-        """Delete secrets that expired before a time; return whether there may be more."""
-        ...
+    key: str
+    actor: str
+    digest: bytes
+    answer: bytes
+    time: int

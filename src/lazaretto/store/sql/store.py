@@ -16,18 +16,19 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
-from lazaretto.store.contract.store_contract import Exclusive
-from lazaretto.store.contract.transaction_contract import ELSEWHERE, Again, Operation, Transaction
+from lazaretto.store.records.messages import ELSEWHERE, Again
 from lazaretto.store.runtime.forks import Opener
-from lazaretto.store.runtime.group_commit import GroupCommit, Ticket
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
 from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.copy_store import Tables
+from lazaretto.store.sql.group_commit import GroupCommit, Ticket
 from lazaretto.store.sql.idle_connections import Closable
+from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.sql_transaction import SqlTransaction
 from lazaretto.store.sql.statements import Dialect
+from lazaretto.store.sql.transaction import Transaction
+from lazaretto.store.sql.user_sql import Exclusive
 
 T = TypeVar("T")
 
@@ -87,7 +88,7 @@ class Nothing(Operation[None]):
         return
 
 
-class SqlStore(ABC):
+class Store(ABC):
     """A store with one connection that writes; `where` names it in errors."""
 
     dialect: Dialect
@@ -131,11 +132,12 @@ class SqlStore(ABC):
         """The address and port of the server that it is on; None if it is a file."""
         return None
 
-    def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> SqlTransaction:
+    def _transaction(self, connection: Connection, memory: Memory, *, reads: bool = False) -> Transaction:
         context = CommitContext(connection.execute, self.dialect, memory, self.identity, reads=reads)
-        return SqlTransaction(context, self._new_message_id)
+        return Transaction(context, self._new_message_id)
 
     def hold_for_clients(self) -> None:
+        """Receive for clients of a server from now on: if this process dies, no message is to blame."""
         self.identity.hold_for_clients()
 
     def _take_slot(self) -> int:
@@ -174,6 +176,7 @@ class SqlStore(ABC):
     # -- writing --------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:
+        """Run an operation in one commit with those of other threads; return once it is committed."""
         self.refuse_fork()
         try:
             answer: T | Again = self._group.run(operation)
@@ -202,9 +205,11 @@ class SqlStore(ABC):
 
     @property
     def forked(self) -> bool:
+        """Whether this process is a forked child of the one that has opened it, and can use nothing of it."""
         return self.opener.forked
 
     def refuse_fork(self) -> None:
+        """Raise StoreError in such a child."""
         self.opener.refuse_fork()
 
     def _refuse_closed(self) -> None:
@@ -345,7 +350,7 @@ class SqlStore(ABC):
             execute("RELEASE operation")
         self._save_counts(tx)
 
-    def _save_counts(self, tx: SqlTransaction) -> None:
+    def _save_counts(self, tx: Transaction) -> None:
         """Write what the commit has counted of causes, and what earlier ones have of rates if that is due."""
         if tx.context.counted:
             tx.causes.save_counts()
@@ -355,9 +360,15 @@ class SqlStore(ABC):
     # -- waiting --------------------------------------------------------------------------------
 
     def changes(self, key: int) -> int:
+        """Return a number that grows when the subqueue that contains `key` may have new messages."""
         return self.notifier.count(key >> 42)
 
     def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
+        """Wait until `changes(key)` is no longer `seen`; return False on timeout.
+
+        `alike`: identifies callers that wait for the same thing, of which any may be woken. The woken one
+        must call `pass_on`.
+        """
         return self.notifier.wait(key >> 42, seen, seconds, alike)
 
     def enlist(
@@ -367,6 +378,7 @@ class SqlStore(ABC):
         return self.notifier.enlist(key >> 42, seen, wake, alike)
 
     def pass_on(self, key: int, alike: str | None) -> None:
+        """Wake one more caller that waits for the same thing, after finding something or failing."""
         self.notifier.pass_on(key >> 42, alike)
 
     def sleep(self, seconds: float) -> None:
@@ -412,6 +424,7 @@ class SqlStore(ABC):
             self.run(Nothing())
 
     def read(self, query: Callable[[Transaction], T]) -> T:
+        """Return the result of `query` on one consistent snapshot."""
         with self._unless_closed():
             return self._read(query)
 
@@ -420,7 +433,10 @@ class SqlStore(ABC):
         """Run a query on the store's current state and return its result."""
 
     def mark_of_commits(self) -> str | None:
-        """Return what stays the same while nobody commits; None if that cannot be told."""
+        """Return what stays the same while nobody commits; None if that cannot be told.
+
+        What is read after it was returned is at least as new.
+        """
         with self._unless_closed():
             return self._mark_of_commits()
 
@@ -429,7 +445,10 @@ class SqlStore(ABC):
 
     @abstractmethod
     def exclusive(self, *, pauses: bool = True) -> Exclusive:
-        """See Store."""
+        """Become the only writer, for the user's own SQL.
+
+        `pauses`: a program's code runs between its statements. If not, a server ends it when it is silent.
+        """
 
     @abstractmethod
     def version_reader(self) -> AbstractContextManager[Callable[[], tuple[int, int]]]:
@@ -468,6 +487,7 @@ class SqlStore(ABC):
         self._commit([Ticket(Nothing())])
 
     def close(self) -> None:
+        """Close the store. Waiting callers get BrokerClosed."""
         if self._closed.is_set():
             return
         self._closed.set()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -12,6 +13,10 @@ from lazaretto.model.entities import EntityKind, MessageState, QueueOptions, Que
 from lazaretto.model.keys import lanes_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Counters
+
+#: What follows a worker's name in locks that it takes for clients of a server. No worker has such a name, so
+#: its death says nothing of what they hold: those locks run out, unless another server renews them.
+FOR_CLIENTS: Final = "/clients"
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
 #: SUSPECT waits until it is handed out alone, since a worker died holding it among others.
@@ -373,3 +378,29 @@ class SessionRecord(msgspec.Struct, frozen=True):
     def is_locked(self, now: int) -> bool:
         """Return whether the session is locked at a given time."""
         return self.locked_until is not None and self.locked_until > now
+
+
+class SampleRecord(msgspec.Struct, frozen=True):
+    """A completed message that is kept. Times in microseconds.
+
+    `worker`: who completed it; None: an older version did. `kept`: when it was completed.
+    """
+
+    key: int
+    message_id: str
+    enqueued: int
+    headers: bytes | None
+    body: bytes
+    worker: str | None = None
+    kept: int = 0
+
+
+class Again(enum.Enum):
+    """The type of `AGAIN` and `ELSEWHERE`, which mean that there is no answer yet."""
+
+    AGAIN = enum.auto()
+    ELSEWHERE = enum.auto()
+
+
+AGAIN = Again.AGAIN
+ELSEWHERE = Again.ELSEWHERE

@@ -15,7 +15,7 @@ from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import in_main, lower_bound, queue_of, upper_bound
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.model.rates import SENT
-from lazaretto.store.contract.records import (
+from lazaretto.store.records.messages import (
     DELAYED,
     FRESH,
     LOCKED,
@@ -23,6 +23,7 @@ from lazaretto.store.contract.records import (
     SCHEDULED,
     STATES,
     SUSPECT,
+    Again,
     Leased,
     MessageRow,
     NewMessage,
@@ -30,7 +31,6 @@ from lazaretto.store.contract.records import (
     QueueRecord,
     Share,
 )
-from lazaretto.store.contract.transaction_contract import Again
 from lazaretto.store.runtime.chance import draw
 from lazaretto.store.sql.access_tables import AccessTables
 from lazaretto.store.sql.body_tables import BodyTables
@@ -64,7 +64,7 @@ _standing = operator.attrgetter(
 )  # fmt: skip
 
 
-class SqlTransaction:
+class Transaction:
     """One connection's work within one commit, or within one snapshot when it only reads.
 
     Messages themselves are dealt with here; each other subject has a part of its own.
@@ -98,10 +98,12 @@ class SqlTransaction:
 
     @property
     def now(self) -> int:
+        """The store's time, the same for the whole operation."""
         return self.context.now
 
     @property
     def worker(self) -> str:
+        """The name under which this process's locks are recorded."""
         return self.context.worker
 
     def begin(self, now: int) -> None:
@@ -113,18 +115,22 @@ class SqlTransaction:
         self.context.undone()
 
     def random_token(self, messages: int = 1) -> int:
+        """Return a new token for a lock on up to `messages` messages."""
         # Who knows a lock's token can settle what it holds, so nobody may guess one.
         if not self._tokens:
             self._tokens = [number >> 1 for (number,) in struct.iter_unpack("Q", os.urandom(8 * _TOKENS))]
         return self._tokens.pop()
 
     def random_fraction(self) -> float:
+        """Return a number from 0 to 1, for jitter."""
         return draw()
 
     def wake(self, key: int, messages: int = 1) -> None:
+        """After the commit, wake receivers of the subqueue that contains `key`, for a number of messages."""
         self.context.wake(key, messages)
 
     def tell(self, notice: Notice) -> None:
+        """Log a notice after the commit succeeds."""
         self.context.tell(notice)
 
     # -- messages -------------------------------------------------------------------------------
@@ -132,6 +138,7 @@ class SqlTransaction:
     def insert_messages(
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
     ) -> list[int]:
+        """Add messages at the queue's end; return their keys."""
         if queue.partitions == 1:
             return self._insert(queue, queue.queue_id, messages, force_fresh=force_fresh)
         keys = [0] * len(messages)
@@ -188,12 +195,21 @@ class SqlTransaction:
     def start_sending(
         self, queue: QueueRecord, messages: Sequence[NewMessage]
     ) -> Callable[[], list[int]] | None:
+        """Start the work of `insert_messages` without waiting for the keys.
+
+        Return a function that gives the keys after the commit; None if that is not possible.
+        """
         return None
 
     def start_routing(self, route: Callable[[], list[int]]) -> Callable[[], list[int]] | None:
+        """Plan the way of new messages, which `route` puts into queues and returns the keys of.
+
+        Return a function that gives these keys after the commit; None if that is not possible.
+        """
         return None
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
+        """Add a message with earlier attempts; `body_id` names a separately stored body."""
         values = msgspec.structs.asdict(row)
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:
             values["body_id"] = self.bodies.insert_one(body)
@@ -204,6 +220,7 @@ class SqlTransaction:
         self.context.wake(row.key)
 
     def replace_messages(self, dead: Sequence[MessageRow], live: Sequence[tuple[MessageRow, bytes]]) -> None:
+        """Put messages with earlier attempts, each with its body, in the place of others."""
         self.delete_messages([row.key for row in dead])
         self.bodies.delete([row.body_id for row in dead if row.body_id is not None])
         values: list[Any] = []
@@ -228,6 +245,10 @@ class SqlTransaction:
         self.queues.count_bytes([row.key for row, _ in live], 1)
 
     def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
+        """Take the next fresh messages of a lane if nothing precedes them, else return None.
+
+        That is: no timer in the store is due, and no message of the lane is suspect or ready.
+        """
         first, last = lower_bound(lane), upper_bound(lane)
         if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):
             return None
@@ -236,14 +257,25 @@ class SqlTransaction:
     def start_taking(
         self, queue: QueueRecord, wanted: Sequence[tuple[int, int]], until: int
     ) -> Sequence[Callable[[], list[ReceivedMessage] | Again]] | None:
+        """Start several `take_clear` calls, each with limit and token, without waiting for answers.
+
+        All take from one lane. Return functions that give the answers after the commit, ELSEWHERE if
+        another lane may have messages; None if that is not possible.
+        """
         return None
 
     def start_leasing(
         self, queue: QueueRecord, share: Share, token: int, until: int, *, started: bool
     ) -> Callable[[], Leased | Again] | None:
+        """Do `take_clear` for a service host, with a lease on what is taken, without waiting for the answer.
+
+        Return a function that gives the answer after the commit, as `start_taking` does; None if that is not
+        possible.
+        """
         return None
 
     def take_fresh(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage]:
+        """Lock and return the next fresh messages of a lane."""
         last, now = upper_bound(lane), self.context.now
         start = self.context.fresh_start(lane) or lower_bound(lane)
         rows = self.context.run("select_fresh", (start, last, now, limit))
@@ -258,29 +290,35 @@ class SqlTransaction:
         return messages
 
     def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
+        """Return ready messages between two keys."""
         rows = self.context.run("select_ready", (first, last, self.context.now, limit))
         return [ReceivedMessage(*row) for row in rows]
 
     def count_fitting(self, lane: int, subqueue: Subqueue, limit: int, most: int) -> int:
+        """Return how many of the next messages of a lane, or a subqueue, fit into a size; at least 1."""
         first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
         start = (self.context.fresh_start(lane) or first) if in_main(last) else last
         values = {"first": first, "last": last, "start": start, "now": self.context.now, "limit": limit}
         return _count_fitting(self.context.run("select_sizes", values), most)
 
     def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
+        """Return how many of the next messages of a session fit into a size; at least 1."""
         values = {"queue_id": queue_id, "session_id": session_id, "now": self.context.now, "limit": limit}
         return _count_fitting(self.context.run("select_session_sizes", values), most)
 
     def select_session_messages(
         self, queue_id: int, session_id: str, state: int, before: int, limit: int
     ) -> list[ReceivedMessage]:
+        """Return receivable messages of a session with a key below `before`."""
         values = (queue_id, session_id, state, self.context.now, before, limit)
         return _to_hand_over(self.context.run("select_session_messages", values), state)
 
     def select_messages(self, keys: Sequence[int], state: int) -> list[ReceivedMessage]:
+        """Return the given messages that are in the state."""
         return _to_hand_over(self.context.run("select_messages", (self.context.ids(keys), state)), state)
 
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
+        """Lock messages; `until` is None when a session's lock holds them."""
         lock = (until, token, self.context.now, self.context.identity.holder)
         if len(keys) == 1:
             self.context.run("lock_one", (*lock, keys[0]))
@@ -288,14 +326,17 @@ class SqlTransaction:
             self.context.run("lock_keys", (*lock, self.context.ids(keys)))
 
     def held(self, keys: Sequence[int], token: int) -> set[int]:
+        """Return the given messages that are held under the lock now."""
         values = {"keys": self.context.ids(keys), "token": token, "now": self.context.now}
         return {key for (key,) in self.context.run("select_locked", values)}
 
     def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
+        """Return the given messages that are held under the lock now, by key."""
         values = {"keys": self.context.ids(keys), "token": token, "now": self.context.now}
         return {row[0]: MessageRow(*row) for row in self.context.run("select_held", values)}
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
+        """Remove messages held under locks, given by token; return False if the lock on any is lost."""
         return all(self._delete_held(keys, token) for token, keys in held.items())
 
     def _delete_held(self, keys: Sequence[int], token: int) -> bool:
@@ -314,15 +355,18 @@ class SqlTransaction:
         return self.context.run("delete_locked", (self.context.ids(keys), token, self.context.now)).rowcount
 
     def delete_messages(self, keys: Sequence[int]) -> None:
+        """Remove messages."""
         self.sequences.keep_highest(keys)
         self.queues.count_bytes(keys, -1)
         self.context.run("delete_messages", (self.context.ids(keys),))
 
     def row(self, key: int) -> MessageRow | None:
+        """Return one message."""
         row = self.context.run("select_row", (key,)).fetchone()
         return self._as_claimed(MessageRow(*row)) if row else None
 
     def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
+        """Return the given messages that exist, by key."""
         return {
             row[0]: self._as_claimed(MessageRow(*row))
             for row in self.context.run("select_rows", (self.context.ids(keys),))
@@ -343,6 +387,7 @@ class SqlTransaction:
         )  # fmt: skip
 
     def body(self, key: int) -> bytes:
+        """Return one message's body."""
         (body,) = self.context.run("select_body", (key,)).fetchone()
         return bytes(body)
 
@@ -350,6 +395,7 @@ class SqlTransaction:
         """Do nothing: an answer is there as soon as it is asked for."""
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
+        """Store a message's new state, unlocked, under another key if one is given."""
         values = msgspec.structs.asdict(row)
         values["new_key"] = row.key if new_key is None else new_key
         self.queues.count_bytes([row.key], -1)
@@ -359,6 +405,7 @@ class SqlTransaction:
         self._note_standing(values["new_key"], row)
 
     def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
+        """Store the new states of several messages, unlocked, each under the given key."""
         self.queues.count_bytes([row.key for row in rows.values()], -1)
         values: list[Any] = []
         for new_key, row in rows.items():
@@ -376,32 +423,40 @@ class SqlTransaction:
             self.context.note_due(row.due)
 
     def save_counters(self, row: MessageRow) -> None:
+        """Store only a message's counters; its lock, if any, stays."""
         self.context.run("update_counters", {"key": row.key, **row.counters._asdict()})
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
+        """Renew a lock; return False if it is lost."""
         values = {"key": key, "token": token, "until": until, "now": self.context.now}
         return self.context.run("renew_lock", values).rowcount == 1
 
     def renew_locks(self, keys: Sequence[int], token: int, until: int) -> None:
+        """Renew the locks on the given messages that are held."""
         self.context.run(
             "renew_locks",
             {"keys": self.context.ids(keys), "token": token, "until": until, "now": self.context.now},
         )
 
     def anything_due(self) -> bool:
+        """Return whether any message, session, claim or idle entity is due."""
         return bool(self.context.run("anything_due", self.context.by_now()).fetchone()[0])
 
     def due(self, limit: int) -> list[MessageRow]:
+        """Return the messages that are due."""
         values = {**self.context.by_now(), "limit": limit}
         return [MessageRow(*row) for row in self.context.run("select_due", values)]
 
     def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
+        """Return the first active messages between two keys."""
         return [MessageRow(*row) for row in self.context.run("select_active", (first, last, limit))]
 
     def make_due(self, first: int, last: int) -> None:
+        """Make the first active message between two keys due."""
         self.context.run("make_due", {"now": self.context.now, "first": first, "last": last})
 
     def next_due(self) -> int | None:
+        """Return when the next message, session, claim or idle entity is due."""
         found = [
             self.context.run(name, self.context.by_now()).fetchone()[0]
             for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
@@ -409,19 +464,23 @@ class SqlTransaction:
         return min((due for due in found if due is not None), default=None)
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
+        """Return messages between two keys, in every state."""
         return _peeked(self.context.run("peek_delayed" if delayed else "peek", (first, last, limit)))
 
     def sizes(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[int, int]]:
+        """Return the keys and bytes of messages between two keys, in order, in every state or delayed."""
         state = DELAYED if delayed else None
         named = {"first": first, "last": last, "limit": limit, "state": state}
         return [(key, size) for key, size in self.context.run("select_peeked_sizes", named)]
 
     def sizes_of(self, keys: Sequence[int]) -> dict[int, int]:
+        """Return the bytes of the given messages that exist, by key."""
         return dict(iter(self.context.run("select_peeked_sizes_of", (self.context.ids(keys),))))
 
     def peeked_keys(
         self, queue_id: int, session_id: str, first: int, last: int, limit: int, *, delayed: bool
     ) -> list[int]:
+        """Return the keys of a session's messages between two keys, in order, in every state or delayed."""
         named = {
             "queue_id": queue_id, "session_id": session_id, "first": first, "last": last, "limit": limit,
             "state": DELAYED if delayed else None,
@@ -429,9 +488,11 @@ class SqlTransaction:
         return [key for (key,) in self.context.run("select_peeked_keys", named)]
 
     def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
+        """Return the given messages that exist, as `peek` does."""
         return _peeked(self.context.run("peek_keys", (self.context.ids(keys),)))
 
     def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
+        """Return the first message between two keys that must be delivered alone."""
         return suspect_of(self.context.run("select_suspect", (first, last, self.context.now)).fetchone())
 
 

@@ -1,0 +1,84 @@
+"""Repairs in the store: frozen sets of dead letters, and what became of each letter."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class RepairRecord(msgspec.Struct, frozen=True):
+    """A repair as the store keeps it. `plan` and `pace` are JSON. Times in microseconds.
+
+    `position`: how many members were dealt with, from the start. `taken_back`: how many of these an undo has
+    not looked at yet; None before. `processed`, `failed`: outcomes of letters that are watched. `runner`: the
+    process that is at work on it, under a lease with a `token`.
+    """
+
+    repair: int
+    name: str
+    queue_id: int
+    subqueue: int
+    path: str
+    phase: str
+    why: str | None
+    plan: str
+    pace: str
+    letters: int
+    position: int
+    sent: int
+    skipped: int
+    processed: int
+    failed: int
+    taken_back: int | None
+    undone: int
+    actor: str
+    created: int
+    changed: int
+    ended: int | None
+    runner: str | None
+    token: int | None
+    lease_until: int | None
+
+
+class NewRepair(msgspec.Struct, frozen=True):
+    """A repair to be stored: what was planned, and who planned it."""
+
+    name: str
+    queue_id: int
+    subqueue: int
+    path: str
+    phase: str
+    plan: str
+    pace: str
+    letters: int
+    actor: str
+
+
+class RepairItem(msgspec.Struct, frozen=True):
+    """What became of a letter. `new_key`: of the message that was sent; None if it was skipped, and `why`.
+
+    `generation`: of the message that was sent. `before`: what sending has changed of the letter. `outcome`:
+    None while it is watched.
+    """
+
+    key: int
+    new_key: int | None
+    generation: int
+    before: bytes | None
+    why: str | None
+    outcome: str | None
+
+
+class ItemStanding(msgspec.Struct, frozen=True):
+    """A letter, whether it died again, and the state of its message if that is there."""
+
+    item: RepairItem
+    died: bool
+    state: int | None
+
+
+class Original(msgspec.Struct, frozen=True):
+    """An edited letter as it was."""
+
+    key: int
+    message_id: str
+    body: bytes

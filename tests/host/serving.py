@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import time
 from collections.abc import Callable
 from typing import Any
 
+from patience import wait_until
+
 from lazaretto import Broker, Message
 from lazaretto.host import Handler, HandlerReport, ServiceHost
-
-#: The long forms work off more, with the same processes.
-PATIENCE = 600.0 if os.environ.get("LAZARETTO_SOAK") else 60.0
-
-
-def wait_until(true: Callable[[], bool]) -> None:
-    """Wait for something that other threads or processes bring about."""
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def worked_off(broker: Broker, *queues: str) -> Callable[[], bool]:

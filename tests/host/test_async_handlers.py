@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
 from lazaretto.host.handler_options import GivenIsolation
 
-from .serving import send, serve, wait_until
+from .serving import send, serve
 from .test_deaths import Service, end
 
 

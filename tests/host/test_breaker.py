@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 
 import lazaretto
 from lazaretto import (
@@ -21,7 +22,7 @@ from lazaretto import (
 from lazaretto.host import Handler, ServiceHost
 from lazaretto.host.handler_options import GivenIsolation
 
-from .serving import send, serve, wait_until, worked_off
+from .serving import send, serve, worked_off
 
 QUICK = BreakerPolicy(probe_interval=0.05, longest_probe_interval=0.1)
 

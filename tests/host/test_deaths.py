@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import wait_until
 
 from lazaretto import Broker, PoisonPolicy
 from lazaretto.host import Isolation
 from lazaretto.host.handler_options import GivenIsolation
 
-from .serving import send, wait_until
+from .serving import send
 
 PROGRAM = Path(__file__).with_name("program.py")
 

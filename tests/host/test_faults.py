@@ -14,13 +14,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, wait_until
 
 import lazaretto
 from lazaretto import Broker, Message, NotAllowed, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
 from lazaretto.host import settlements as settling
 
-from .serving import PATIENCE, send, wait_until, worked_off
+from .serving import send, worked_off
 
 SECONDS = 600.0 if os.environ.get("LAZARETTO_SOAK") else 6.0
 

@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from patience import wait_until
 
 from lazaretto import Broker, InvalidMessage, Message, Outcome, PoisonPolicy, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, PoisonMessage, ServiceHost, handler
 from lazaretto.host.handler_options import GivenIsolation
 
-from .serving import send, serve, wait_until
+from .serving import send, serve
 
 GOOD = b"good"
 

@@ -8,6 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 
 import lazaretto
 from lazaretto import (
@@ -23,7 +24,7 @@ from lazaretto.host import Handler, HandlerContext, ServiceHost
 from lazaretto.host.handler_options import GivenIsolation
 from lazaretto.host.handlers import HandlerFunction
 
-from .serving import send, serve, wait_until
+from .serving import send, serve
 
 SESSIONS, EACH, BAD = 20, 6, b"2"
 

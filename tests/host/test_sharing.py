@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE, wait_until
 
 from lazaretto import Broker, InvalidOption, ReceivedMessage
 from lazaretto.engine.workers.leases import Take
@@ -15,7 +16,7 @@ from lazaretto.host import Handler, ServiceHost
 from lazaretto.host.handler_options import GivenIsolation
 from lazaretto.model.entities import EntityPath
 
-from .serving import PATIENCE, send, serve, wait_until
+from .serving import send, serve
 from .test_deaths import Service
 
 SLOTS = 4

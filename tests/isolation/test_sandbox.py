@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from patience import wait_until
 
 from bench.drill import zoo
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
@@ -43,13 +44,6 @@ def descendants() -> set[int]:
     return found
 
 
-def wait_until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """After each test no process is left that it started."""
@@ -58,8 +52,12 @@ def nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     wait_until(lambda: not descendants())
 
 
+#: A deadline that is waited for in full, and in which the others of a batch end many times over.
+SHORT = 3.0
+
+
 def options(mode: str, **changes: object) -> SandboxOptions:
-    given_ = {"deadline": 1.0, "memory": 100_000_000, "mode": mode, **changes}
+    given_ = {"deadline": 120.0, "memory": 100_000_000, "mode": mode, **changes}
     return SandboxOptions(**given_)  # type: ignore[arg-type]
 
 
@@ -80,8 +78,15 @@ def sandbox(mode: str, printed: list[bytes]) -> Iterator[Sandbox]:
         yield sandbox
 
 
+@pytest.fixture
+def brief(mode: str) -> Iterator[Sandbox]:
+    with Sandbox(zoo.setup, options(mode, deadline=SHORT), on_output=lambda text: None) as sandbox:
+        yield sandbox
+
+
 @pytest.mark.parametrize("kind", zoo.ZOO)
-def test_each_kind_costs_only_itself(sandbox: Sandbox, mode: str, kind: str) -> None:
+def test_each_kind_costs_only_itself(request: pytest.FixtureRequest, mode: str, kind: str) -> None:
+    sandbox: Sandbox = request.getfixturevalue("brief" if zoo.ZOO[kind][1] == "timeout" else "sandbox")
     _, status, error, stack = zoo.ZOO[kind]
     before, verdict, *after = sandbox.run([b"good 1", kind.encode(), b"good 2", b"quiet", b"good 3"])
     assert before == Verdict(Status.DONE, b"good 1")
@@ -109,10 +114,10 @@ def test_a_crash_tells_its_signal_or_exit_status(sandbox: Sandbox) -> None:
     assert sandbox.deaths == 4
 
 
-def test_a_timeout_tells_how_long_it_was(sandbox: Sandbox) -> None:
-    (verdict,) = sandbox.run([b"sleeps"])
-    assert 1 <= verdict.elapsed < 10
-    assert verdict.error_message == "no answer within 1 s"
+def test_a_timeout_tells_how_long_it_was(brief: Sandbox) -> None:
+    (verdict,) = brief.run([b"sleeps"])
+    assert verdict.elapsed >= SHORT
+    assert verdict.error_message == f"no answer within {SHORT:g} s"
 
 
 def test_what_an_item_has_patched_does_not_garble_the_errors_of_others(sandbox: Sandbox) -> None:
@@ -131,7 +136,7 @@ def test_a_parent_that_was_stopped_keeps_nobody_waiting(sandbox: Sandbox) -> Non
 
 def test_a_runner_that_says_nothing_between_rounds(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is replaced; what its items did is known, and nobody is blamed."""
-    monkeypatch.setattr(sandbox_module, "ANSWER", 0.5)
+    monkeypatch.setattr(sandbox_module, "ANSWER", 1.0)
 
     def setup() -> Callable[[bytes], bytes]:
         class Hanging:
@@ -244,7 +249,7 @@ def test_output_is_bounded_and_says_so(mode: str, printed: list[bytes]) -> None:
 
 def test_small_empty_and_enormous_items(mode: str) -> None:
     big = b"quiet " + bytes(100_000_000)
-    with Sandbox(zoo.setup, options(mode, memory=None, deadline=20)) as sandbox:
+    with Sandbox(zoo.setup, options(mode, memory=None, deadline=120)) as sandbox:
         assert sandbox.run([]) == []
         items = [b"", b"\xff\xfe\x00", big, b"good"]
         verdicts = sandbox.run(items)
@@ -261,7 +266,7 @@ def test_items_of_several_values(mode: str) -> None:
 
         return act
 
-    with Sandbox(setup, options(mode, memory=None, deadline=20)) as sandbox:
+    with Sandbox(setup, options(mode, memory=None, deadline=120)) as sandbox:
         # More than a round holds: what each is said to have counts.
         items = [(number, b"x" * 30_000_000, None) for number in range(5)]
         verdicts = sandbox.run(items, sizes=[30_000_000] * 5)
@@ -275,15 +280,15 @@ def test_results_beyond_one_round(mode: str) -> None:
     def setup() -> Callable[[bytes], bytes]:
         return lambda item: item * 3_000_000
 
-    with Sandbox(setup, options(mode, memory=None, deadline=20)) as sandbox:
+    with Sandbox(setup, options(mode, memory=None, deadline=120)) as sandbox:
         verdicts = sandbox.run([b"%d" % (n % 10) for n in range(60)])
     assert [(v.result or b"")[:1] for v in verdicts] == [b"%d" % (n % 10) for n in range(60)]
     assert {len(v.result or b"") for v in verdicts} == {3_000_000}
 
 
-def test_stop_on_failure_leaves_the_rest(sandbox: Sandbox) -> None:
+def test_stop_on_failure_leaves_the_rest(brief: Sandbox) -> None:
     for bad in (b"value_error", b"segfault", b"sleeps"):
-        verdicts = sandbox.run([b"good", bad, b"good", b"good"], stop_on_failure=True)
+        verdicts = brief.run([b"good", bad, b"good", b"good"], stop_on_failure=True)
         assert [v.status for v in verdicts][2:] == [Status.NOT_RUN] * 2
         assert verdicts[0].status is Status.DONE
         assert verdicts[1].status not in (Status.DONE, Status.NOT_RUN)
@@ -302,21 +307,27 @@ def test_a_result_may_stand_for_a_failure(mode: str) -> None:
 
 
 def test_stop_gives_the_running_item_its_grace(mode: str, tmp_path: Path) -> None:
-    begun = tmp_path / "begun"
+    begun, end = tmp_path / "begun", tmp_path / "end"
 
     def setup() -> Callable[[bytes], None]:
-        def nap(item: bytes) -> None:
+        def act(item: bytes) -> None:
             begun.touch()
-            time.sleep(float(item))
+            while not end.exists():
+                time.sleep(0.005)
 
-        return nap
+        return act
 
-    for nap, grace, expected in ((b"0.3", 20.0, Status.DONE), (b"60", 0.1, Status.NOT_RUN)):
+    def stop(sandbox: Sandbox, grace: float, ends: bool) -> None:
+        sandbox.stop(grace)
+        if ends:
+            end.touch()
+
+    for grace, ends, expected in ((0.1, False, Status.NOT_RUN), (120.0, True, Status.DONE)):
         begun.unlink(missing_ok=True)
         with Sandbox(setup, options(mode, deadline=None)) as sandbox:
-            sandbox.start([nap, b"0", b"0"])
+            sandbox.start([b""] * 3)
             wait_until(begun.exists)
-            threading.Thread(target=sandbox.stop, args=(grace,)).start()
+            threading.Thread(target=stop, args=(sandbox, grace, ends)).start()
             first, *rest = sandbox.collect()
         assert first.status is expected
         assert [v.status for v in rest] == [Status.NOT_RUN] * 2
@@ -456,7 +467,7 @@ def test_whatever_comes_in_whatever_order(data: st.DataObject, tmp_path: Path) -
         return act
 
     items = [f"{word} {n}".encode() for n, word in enumerate(words)]
-    with Sandbox(setup, options("auto", deadline=5), on_output=lambda text: None) as sandbox:
+    with Sandbox(setup, options("auto"), on_output=lambda text: None) as sandbox:
         verdicts = sandbox.run(items)
     expected = [zoo.ZOO[word][1] if word in zoo.ZOO else "done" for word in words]
     assert [v.status.value for v in verdicts] == expected
@@ -481,7 +492,7 @@ def test_thousands_of_items_with_a_zoo_among_them(tmp_path: Path) -> None:
 
     words = [draw.choice(cheap) if draw.random() < 0.01 else "good" for _ in range(5000)]
     items = [f"{word} {n}".encode() for n, word in enumerate(words)]
-    with Sandbox(setup, options("auto", deadline=5), on_output=lambda text: None) as sandbox:
+    with Sandbox(setup, options("auto"), on_output=lambda text: None) as sandbox:
         verdicts = [v for start in range(0, 5000, 100) for v in sandbox.run(items[start : start + 100])]
     expected = [zoo.ZOO[word][1] if word in zoo.ZOO else "done" for word in words]
     assert [v.status.value for v in verdicts] == expected

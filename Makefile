@@ -94,8 +94,8 @@ $(UV): | $(READY)
 	@$(BIN)/python -m venv $(VENV)/lock
 	@$(VENV)/lock/bin/python -m pip --quiet --disable-pip-version-check install 'uv>=0.13,<0.14'
 
-$(BENCH_READY): $(READY)
-	@$(PIP) install --editable '.[bench]'
+$(BENCH_READY): $(READY) bench/pyproject.toml
+	@$(PIP) install --no-build-isolation ./bench
 	@touch $@
 
 $(OLDER_CLIENT): | $(READY)

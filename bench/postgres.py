@@ -9,10 +9,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from bench.servers import Server, unprivileged_account
+from servers import ACCOUNTS, postgres_programs, unprivileged_account
 
-#: Whom a server runs as, if we are root: the first that can.
-ACCOUNTS = ("postgres", "nobody")
+from bench.servers import Server
 
 
 class PostgresServer:
@@ -76,16 +75,6 @@ class PostgresServer:
         if hasattr(self, "_server"):
             self._server.stop()
         shutil.rmtree(self._sockets, ignore_errors=True)
-
-
-def postgres_programs() -> Path | None:
-    """Return the folder of PostgreSQL's programs, the newest if there are several, or None."""
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
-    on_path = shutil.which("initdb")
-    if on_path is not None:
-        found.append(Path(on_path).resolve().parent)
-    found = [folder for folder in found if (folder / "postgres").exists()]
-    return max(found, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()], default=None)
 
 
 def _initialise(program: Path, data: Path, account: str | None) -> None:

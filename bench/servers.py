@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import pwd
@@ -15,6 +14,8 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from servers import free_port, unprivileged_account
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
@@ -70,33 +71,6 @@ class Server:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def unprivileged_account(folder: Path, names: Sequence[str]) -> str | None:
-    """Hand `folder` to the first of the accounts that exists and can reach it, if we are root.
-
-    None means: run as ourselves.
-    """
-    if os.geteuid() != 0:
-        return None
-    for name in names:
-        with contextlib.suppress(KeyError, PermissionError):
-            account = pwd.getpwnam(name)
-            os.chown(folder, account.pw_uid, account.pw_gid)
-            test = ["test", "-w", str(folder)]
-            group = account.pw_gid
-            if subprocess.run(test, user=name, group=group, extra_groups=[], check=False).returncode == 0:
-                return name
-    os.chown(folder, os.geteuid(), os.getegid())
-    return None
 
 
 class RedisServer:

@@ -20,12 +20,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from servers import free_port
 
 from bench import claims
 from bench.family import Measured
 from bench.machine import Machine
 from bench.postgres import PostgresServer
-from bench.servers import free_port
 from bench.spark_latency import latencies
 from bench.spark_places import Databases, Files, Places
 from bench.spark_runs import JARS, JAVA, Run, by_hand, jdbc, ours, plain, pool

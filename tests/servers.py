@@ -10,15 +10,13 @@ import pwd
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
-
-from bench.postgres import ACCOUNTS, postgres_programs
-from bench.servers import free_port, unprivileged_account
 
 if TYPE_CHECKING:
     import psycopg
@@ -26,6 +24,8 @@ if TYPE_CHECKING:
 NAMED = "LAZARETTO_TEST_POSTGRES"
 #: Bytes that a server may take in memory.
 _ROOM = 4 * 1024**3
+#: Whom a server runs as, if we are root: the first that can.
+ACCOUNTS = ("postgres", "nobody")
 
 
 @dataclasses.dataclass
@@ -228,3 +228,40 @@ def new_store(url: str) -> Iterator[str]:
     yield address(url, schema)
     with psycopg.connect(url, autocommit=True) as connection:
         drop(connection, schema)
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def unprivileged_account(folder: Path, names: Sequence[str]) -> str | None:
+    """Hand `folder` to the first of the accounts that exists and can reach it, if we are root.
+
+    None means: run as ourselves.
+    """
+    if os.geteuid() != 0:
+        return None
+    for name in names:
+        with contextlib.suppress(KeyError, PermissionError):
+            account = pwd.getpwnam(name)
+            os.chown(folder, account.pw_uid, account.pw_gid)
+            test = ["test", "-w", str(folder)]
+            group = account.pw_gid
+            if subprocess.run(test, user=name, group=group, extra_groups=[], check=False).returncode == 0:
+                return name
+    os.chown(folder, os.geteuid(), os.getegid())
+    return None
+
+
+def postgres_programs() -> Path | None:
+    """Return the folder of PostgreSQL's programs, the newest if there are several, or None."""
+    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    on_path = shutil.which("initdb")
+    if on_path is not None:
+        found.append(Path(on_path).resolve().parent)
+    found = [folder for folder in found if (folder / "postgres").exists()]
+    return max(found, key=lambda folder: [int(part) for part in folder.parts if part.isdigit()], default=None)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from zoo import BAD_ZOO
+
 from bench.drill import measures
 from bench.drill.measures import Measure
-from bench.drill.work import BAD_ZOO, Kind, Message
+from bench.drill.work import Kind, Message
 from lazaretto import PoisonSession
 
 #: How many messages one worker holds, where the system lets it.

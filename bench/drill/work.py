@@ -9,8 +9,9 @@ import time
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from zoo import BAD_ZOO, ZOO
+
 from bench.drill.journal import Event, Writer
-from bench.drill.zoo import AGAINST_ISOLATION, ZOO
 
 _A_LONG_TIME = 3_600.0
 
@@ -32,12 +33,6 @@ class Kind(enum.Enum):
     DEPENDENT = "dependent"
 
 
-#: The kinds of the zoo that end badly; what a handler returns is of no concern to a queue.
-BAD_ZOO = sorted(
-    name
-    for name, (_, status, _, _) in ZOO.items()
-    if status != "done" and name not in ("huge_result", "not_bytes", *AGAINST_ISOLATION)
-)
 KINDS = {kind.value: kind for kind in Kind}
 
 

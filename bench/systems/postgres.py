@@ -6,7 +6,9 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, ClassVar, TypeVar
 
-from bench.postgres import PostgresServer, postgres_programs
+from servers import postgres_programs
+
+from bench.postgres import PostgresServer
 from bench.systems.contract import System
 
 H = TypeVar("H")

@@ -10,8 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
-from bench.servers import free_port
+from servers import free_port
 
 _ROOT = Path(__file__).parents[2]
 _FILE = _ROOT / "contrib" / "container" / "Containerfile"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from bench.drill import zoo
-from bench.drill.work import BAD_ZOO
+import zoo
+from zoo import BAD_ZOO
+
 from lazaretto import Broker, Message, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext
 

@@ -15,11 +15,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import zoo
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from patience import wait_until
 
-from bench.drill import zoo
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import FailedResult, Sandbox, SandboxOptions, Status, Verdict
 from lazaretto.isolation import sandbox as sandbox_module
@@ -424,14 +424,14 @@ def test_a_closed_sandbox_says_so(mode: str) -> None:
 def test_nothing_outlives_a_parent_that_is_killed() -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from bench.drill import zoo\n"
+        "import zoo\n"
         "from lazaretto.isolation import Sandbox\n"
         "sandbox = Sandbox(zoo.setup)\n"
         "sandbox.start([b'sleeps'])\n"
         "print('at work', flush=True)\n"
         "sandbox.collect()\n"
     )
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[1])
     parent = subprocess.Popen([sys.executable, "-c", script, root], stdout=subprocess.PIPE)
     with parent:
         assert parent.stdout is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.drill import zoo
+import zoo
 
 
 def act(message: Any, context: Any) -> Any:

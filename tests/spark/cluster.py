@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pyspark
+from servers import free_port
 
-from bench.servers import free_port
 from lazaretto.spark import find_java
 
 HOME = Path(pyspark.__file__).parent

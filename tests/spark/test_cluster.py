@@ -13,9 +13,9 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+import zoo
+from zoo import BAD_ZOO
 
-from bench.drill import zoo
-from bench.drill.work import BAD_ZOO
 from lazaretto import Broker, Message
 
 from .cluster import VERSION, cluster, ended, submitting
@@ -70,7 +70,7 @@ def start(spark):
 """
 ZOO = """\
 from lazaretto.spark import process
-from tests.spark.acts import act_zoo
+from spark.acts import act_zoo
 
 def start(spark):
     return process(
@@ -319,7 +319,7 @@ def test_a_zoo_on_a_cluster_fails_no_task(broker: Broker, url: str, tmp_path: Pa
     bodies = [bad[n].encode() if n in bad else b"good" for n in range(total)]
     numbers = broker.sender("work").send([Message(body) for body in bodies])
     job = Submitted(tmp_path, url, pipeline=ZOO)
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[1])
     with cluster(tmp_path, workers=2, cores=1) as master:
         # The handler's module, and the zoo, as they are installed on executors.
         settings = {"spark.executorEnv.PYTHONPATH": root, "spark.executor.cores": "1"}

@@ -76,5 +76,5 @@ def test_what_is_wrong_is_said(spark: Any, url: str, dead: Broker) -> None:
         with pytest.raises(InvalidOption):
             dry_run(spark, url, "work", DeadLetterFilter(), Handler("work", act), sample=sample)  # type: ignore[arg-type]
     with pytest.raises(SandboxSetupError):
-        dry_run(spark, url, "work", 1, Handler("work", act), edit="bench.drill.zoo:no_such_function")
+        dry_run(spark, url, "work", 1, Handler("work", act), edit="zoo:no_such_function")
     assert dry_run(spark, url, "work", 99_999, Handler("work", act)).tried == 0

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import zoo
+from zoo import BAD_ZOO
 
-from bench.drill import zoo
-from bench.drill.work import BAD_ZOO
 from lazaretto import Broker, Message
 from lazaretto.spark import process
 

@@ -16,10 +16,9 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
-from servers import Server, new_database, wait_for
+from servers import Server, free_port, new_database, wait_for
 
 import lazaretto
-from bench.servers import free_port
 from lazaretto import Broker, Message, QueueOptions, ServerUnsuitable
 from lazaretto.store.postgres.connection import PgConnection
 

@@ -6,9 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from servers import postgres_programs
+
 from bench.drill.systems.contract import QUEUE, Drilled
 from bench.drill.work import Message, Task
-from bench.postgres import PostgresServer, postgres_programs
+from bench.postgres import PostgresServer
 from bench.systems.contract import peer
 
 _STALLED_SECONDS = 2.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,36 @@ import pytest
 from stock import used_store
 
 import lazaretto
+from examples.kafka_flights.kafka import KafkaMissing, jars, kafka_broker
 from lazaretto import Broker, PoisonPolicy, QueueOptions
 
 if importlib.util.find_spec("pyspark") is None:
     raise pytest.UsageError("tests/spark needs Spark: `make test` installs it, or pip install -e '.[spark]'")
+
+
+#: `none`: tests of Kafka are skipped.
+KAFKA = os.environ.get("LAZARETTO_TEST_KAFKA", "")
+
+
+def source_of_kafka() -> dict[str, str]:
+    """Return the settings by which Spark has Kafka's source, none if it cannot be had."""
+    try:
+        return {} if KAFKA == "none" else {"spark.jars": ",".join(map(str, jars("kafka")))}
+    except KafkaMissing:
+        # Tests that need it say so.
+        return {}
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[str]:
+    """The address of a broker."""
+    if KAFKA == "none":
+        pytest.skip("LAZARETTO_TEST_KAFKA=none")
+    try:
+        with kafka_broker() as address:
+            yield address
+    except KafkaMissing as error:
+        pytest.fail(f"{error}; LAZARETTO_TEST_KAFKA=none leaves these tests out", pytrace=False)
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +49,7 @@ def spark() -> Iterator[Any]:
     from lazaretto.spark import spark_session
 
     # On a busy machine, Python takes longer to start than Spark waits for it.
-    patience = {"spark.python.authenticate.socketTimeout": "300s"}
+    patience = {"spark.python.authenticate.socketTimeout": "300s", **source_of_kafka()}
     # Hundreds of queries share this Java, whose heap keeps something of each.
     session = spark_session({"spark.driver.memory": "1536m", **patience})
     session.sparkContext.setLogLevel("OFF")

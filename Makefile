@@ -95,7 +95,7 @@ $(UV): | $(READY)
 	@$(VENV)/lock/bin/python -m pip --quiet --disable-pip-version-check install 'uv>=0.13,<0.14'
 
 $(BENCH_READY): $(READY) bench/pyproject.toml
-	@$(PIP) install --no-build-isolation ./bench
+	@$(PIP) install ./bench
 	@touch $@
 
 $(OLDER_CLIENT): | $(READY)

@@ -22,7 +22,7 @@ UV := $(VENV)/lock/bin/uv
 COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
   --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: run demo test check soak bench drill format lock sbom clean help
+.PHONY: run demo test check soak bench drill format lock sbom release-check clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -34,6 +34,7 @@ help:
 	@echo "make bench   speed, side by side with other queues"
 	@echo "make lock    newer versions of all that is installed, with hashes, in requirements/"
 	@echo "make sbom    what a server consists of, as CycloneDX, in dist/"
+	@echo "make release-check: build a release, check it, and use it in an empty environment"
 	@echo "make drill   killers, hangs, restarts and outages, side by side with other queues"
 
 run: $(READY)
@@ -72,6 +73,9 @@ lock: $(UV)
 
 sbom: $(READY)
 	@$(BIN)/python -m contrib.sbom $(SERVER_LOCK) dist/lazaretto.cdx.json
+
+release-check: $(UV) sbom
+	@$(BIN)/python -m contrib.release_check $(UV)
 
 clean:
 	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/*/work examples/*/work-demo

@@ -36,7 +36,7 @@ def test_events_oldest_first(cli: Program) -> None:
     assert events[1]["detail"]["error_type"] == "ValueError"
     rows = cli.ok("events").out.splitlines()
     assert rows[2].split()[0] == "2"
-    assert "error_type=ValueError" in rows[2]
+    assert "error type: ValueError" in rows[2]
 
 
 def test_events_filtered(cli: Program) -> None:

@@ -38,6 +38,22 @@ def test_a_name_that_is_nearly_right_is_suggested(cli: Program) -> None:
     assert "Did you mean 'list'?" in cli.fails(2, "usage", "queue", "lst")
 
 
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("queue create q --max-delivery-count 10", "here that is --receive-retry-count 9"),
+        ("queues update q --maxReceiveCount=4", "here that is --receive-retry-count 3"),
+        ("queue create q --retry-backoff", "here that is --max-retry-cycles, --retry-cycle-growth"),
+        ("queue create q --dead-lettering-on-message-expiration", "here that is --dead-letter-on-expiration"),
+        ("queue create q --status x", "`lazaretto queue status` switches a queue"),
+        ("topics create t --max-size-in-megabytes 1", "here that is --max-size in bytes"),
+        ("queue create q --lok-duration 3", "Possible options: --lock-duration"),
+    ],
+)
+def test_options_of_other_systems_are_known(cli: Program, given: str, told: str) -> None:
+    assert told in cli.fails(2, "usage", *given.split())
+
+
 def test_spark_without_its_packages_says_what_to_install() -> None:
     program = "import sys\nsys.modules['pyspark'] = None\nfrom lazaretto.spark import process\n"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)

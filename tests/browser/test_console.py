@@ -157,7 +157,7 @@ def test_who_may_not_act_is_told_so_and_refused(open_page: OpenPage, address: st
     page.set_extra_http_headers({"Authorization": "Bearer token-of-vera"})
     page.goto("/failures/1?queue=orders")
     expect(page.locator(".who")).to_have_text("vera")
-    for name in "Save the note", "Mark as known", "Freeze 3 letters":
+    for name in "Save the note", "Mark as known", "Plan a repair of 3 letters":
         expect(page.get_by_role("button", name=name)).to_be_disabled()
     form: Form = {"path": "orders", "number": "1", "note:text": "no"}
     headers = {"Authorization": "Bearer token-of-vera"}
@@ -229,9 +229,9 @@ def test_keys_go_through_a_list_and_choose_letters(open_page: OpenPage) -> None:
     page.keyboard.press("x")
     page.keyboard.press("j")
     page.keyboard.press("x")
-    expect(page.get_by_role("button", name="Freeze the chosen 2")).to_be_visible()
+    expect(page.get_by_role("button", name="Plan a repair of the chosen 2")).to_be_visible()
     page.keyboard.press("x")
-    expect(page.get_by_role("button", name="Freeze the chosen 1")).to_be_visible()
+    expect(page.get_by_role("button", name="Plan a repair of the chosen 1")).to_be_visible()
     page.locator("main tbody a.open").first.click()
     heading = page.locator(".crumbs")
     first = heading.inner_text()
@@ -282,7 +282,7 @@ def test_chosen_letters_become_a_plan(open_page: OpenPage, store: Path) -> None:
     boxes = page.locator("main tbody input[type=checkbox]")
     boxes.nth(0).check()
     boxes.nth(1).check()
-    page.get_by_role("button", name="Freeze the chosen 2").click()
+    page.get_by_role("button", name="Plan a repair of the chosen 2").click()
     expect(page.locator(".lead .state")).to_have_text("planned")
     expect(page.locator(".lead strong")).to_have_text("2")
     with lazaretto.connect(store) as broker:
@@ -292,9 +292,9 @@ def test_chosen_letters_become_a_plan(open_page: OpenPage, store: Path) -> None:
 def test_a_queue_is_held_from_the_page_of_a_cause(open_page: OpenPage, store: Path) -> None:
     page = open_page(390)
     page.goto("/failures/2?queue=orders")
-    page.get_by_text("Stop the bleeding").click()
-    page.get_by_role("button", name="Hold orders").click()
-    expect(page.locator("main")).to_contain_text("orders hands out nothing until somebody switches it on")
+    page.get_by_text("Pause the queue…").click()
+    page.get_by_role("button", name="Disable receiving").click()
+    expect(page.locator("main")).to_contain_text("orders hands out nothing until somebody enables receiving")
     with lazaretto.connect(store) as broker:
         assert broker.queue("orders").status is lazaretto.QueueStatus.RECEIVE_DISABLED
     page.locator(".done").get_by_role("button", name="Undo").click()

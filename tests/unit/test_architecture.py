@@ -39,6 +39,7 @@ PURE = {
     "msgspec",
     "operator",
     "re",
+    "shlex",
     "struct",
     "traceback",
     "types",

@@ -65,7 +65,7 @@ def test_a_queue_without_a_breaker_says_so(broker: Broker, url: str) -> None:
     async def ask(client: httpx.AsyncClient) -> None:
         bare, usual = [(await client.get(f"/queue?queue={name}")).text for name in ("bare", "q")]
         assert "It has no breaker: every failure counts" in bare
-        assert "Keep it closed" not in bare
+        assert "Never pause" not in bare
         assert "It has no breaker" not in usual
         assert '<span class="state ">closed</span>' in usual
         broker.set_breaker("bare", "open")

@@ -16,7 +16,7 @@ from lazaretto.cli.completion import VARIABLE, print_completions
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import discard_output, problem
 from lazaretto.cli.standard_streams import open_missing
-from lazaretto.cli.wording import in_shell_words, on_one_line
+from lazaretto.cli.wording import in_shell_words, on_one_line, option_of_others
 from lazaretto.errors import LazarettoError
 from lazaretto.tools.surroundings import take_child_signals
 
@@ -96,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem(error.code, in_shell_words(str(error), command, given))
         return exit_code_of(error)
     except _UsageError as error:
-        problem("usage", on_one_line(error.format_message().replace("Value error, ", "")))
+        here = option_of_others(error, command, given)
+        text = here or error.format_message().replace("Value error, ", "")
+        problem("usage", on_one_line(text))
         return Exit.USAGE
     except OSError as error:
         problem("io_error", str(error))

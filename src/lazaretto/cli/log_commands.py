@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,9 +17,10 @@ from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number, past
 from lazaretto.cli.tables import Table
-from lazaretto.commands.opposites import entry_record
+from lazaretto.commands.opposites import LATER, entry_records
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
 from lazaretto.model.messages import MOST_MESSAGES
+from lazaretto.records.sentences import told_detail
 
 commands = Group()
 
@@ -162,16 +163,8 @@ def _event_row(event: Event) -> tuple[object, ...]:
         event.kind,
         event.queue,
         event.sequence_number,
-        _detail(event.detail),
+        told_detail(event.detail),
     )
-
-
-def _detail(detail: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_shown(value)}" for name, value in detail.items() if value is not None)
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @commands.command("audit")
@@ -211,12 +204,9 @@ def audit(
         found = broker.audit(
             queue=queue, limit=limit, actor=actor, action=action, since=since, until=until, before=before
         )
-    shown = [entry_record(entry) for entry in found] if call.wants_objects else found
+        later = broker.audit(since=found[0].time, limit=LATER) if found and call.wants_objects else []
+    shown = entry_records(found, later) if call.wants_objects else found
     call.print_all(shown, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
-
-
-#: What takes an action back needs these.
-_IN_JSON = ("before", "kind")
 
 
 def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
@@ -226,5 +216,5 @@ def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
         entry.actor,
         entry.action,
         entry.queue,
-        _detail({name: value for name, value in entry.detail.items() if name not in _IN_JSON}),
+        told_detail(entry.detail),
     )

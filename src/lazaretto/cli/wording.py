@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.cli.commands import ALIASES
+from lazaretto.model.other_names import written_here
 
 #: What errors advise in Python, and what a shell has for it.
 _ADVICE = {
@@ -14,6 +15,11 @@ _ADVICE = {
     "broker.topic(…) describes it": "`lazaretto topic show` describes it",
     "with session=… (a session's id, or NEXT_SESSION)": "with --session ID or --next-session",
     "without session=…": "without --session and --next-session",
+    "broker.set_status(path, …) switches a queue": "`lazaretto queue status` switches a queue",
+    "see broker.run(commands.GrantRole(…))": "see `lazaretto access grant`",
+    "broker.events()": "`lazaretto events`",
+    "annotations={'metadata': …}": "annotations of QueueOptions, in Python",
+    "retry_cycle_delay=Backoff(…)": "retry_cycle_growth=…",
 }
 
 
@@ -28,6 +34,30 @@ def in_shell_words(text: str, command: Any, given: Sequence[str]) -> str:
         text = re.sub(rf"\b{name}='?([\w.-]+)'?", rf"{option} \1", text)
         text = re.sub(rf"(?<![\w'\"/.-]){name}(?![\w'\"/])", option, text)
     return text
+
+
+def option_of_others(error: Any, command: Any, given: Sequence[str]) -> str | None:
+    """Return what to type instead of an option that other systems have, None if the error is another."""
+    name = str(getattr(error, "option_name", "")).lstrip("-")
+    owner = "TopicOptions" if given[:1] and ALIASES.get(given[0], given[0]) == "topic" else "QueueOptions"
+    here = written_here(owner, name, {name: _value_of(name, given)}) if name else None
+    if here is None:
+        return None
+    text = in_shell_words(re.sub(r"policy=PoisonPolicy\((.*)\)", r"\1", here), command, given)
+    text = re.sub(r"(--[a-z-]+)=…", r"\1", text)
+    return f"no such option: --{name}: here that is {text}"
+
+
+def _value_of(name: str, given: Sequence[str]) -> object:
+    """Return the value that an option was given, None if there is none."""
+    words = iter(given)
+    for word in words:
+        if word.partition("=")[0].lstrip("-") != name:
+            continue
+        value = word.partition("=")[2] if "=" in word else next(words, "")
+        # What begins so is the next option.
+        return None if not value or value.startswith("-") else int(value) if value.isdecimal() else value
+    return None
 
 
 def on_one_line(text: str) -> str:

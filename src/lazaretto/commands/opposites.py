@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -40,22 +40,104 @@ from lazaretto.records.plain import plain
 
 Detail = Mapping[str, Any]
 
+#: Later actions that are looked at for one that took an action back.
+LATER: Final = 1_000
+
 
 def opposite_of(entry: AuditEntry) -> Command | None:
     """Return the command that takes an action back; None if there is none, or the entry tells too little.
 
-    Whether it still can is found out when it is run.
+    Whether it still can is found out when it is run; `opposites` leaves out what certainly cannot.
     """
     make = _OPPOSITES.get(entry.action)
     return None if make is None else make(entry.queue, entry.detail)
 
 
-def entry_record(entry: AuditEntry) -> dict[str, Any]:
-    """Return an entry of the audit log as JSON has it, with the command that takes the action back."""
-    opposite = opposite_of(entry)
-    told = None if opposite is None else {"command": opposite.command_name, **msgspec.to_builtins(opposite)}
-    found: dict[str, Any] = plain(entry)
-    return found | {"opposite": told}
+def opposites(entries: Sequence[AuditEntry], later: Sequence[AuditEntry]) -> list[Command | None]:
+    """Return what takes each of some actions back, newest first; None for what was taken back or overtaken.
+
+    `later`: the newest LATER actions since the first entry's time. If they are more, nothing is offered: what
+    came between is not known.
+    """
+    if len(later) >= LATER and later[-1].position > entries[0].position:
+        return [None] * len(entries)
+    known = {entry.position: entry for entry in (*later, *entries)}
+    touched: list[_Touch] = []
+    found: dict[int, Command | None] = {}
+    for position in sorted(known, reverse=True):
+        entry = known[position]
+        mine = _touches(entry)
+        overtaken = any(one.meets(other) for one in mine for other in touched)
+        found[position] = None if overtaken else opposite_of(entry)
+        touched += mine
+    return [found[entry.position] for entry in entries]
+
+
+def entry_records(entries: Sequence[AuditEntry], later: Sequence[AuditEntry]) -> list[dict[str, Any]]:
+    """Return entries of the audit log as JSON has them, each with the command that takes the action back."""
+    records: list[dict[str, Any]] = []
+    for entry, opposite in zip(entries, opposites(entries, later), strict=True):
+        name = None if opposite is None else opposite.command_name
+        told = None if opposite is None else {"command": name, **msgspec.to_builtins(opposite)}
+        records.append({**plain(entry), "opposite": told})
+    return records
+
+
+class _Touch(NamedTuple):
+    """What an action changed: a place, from the whole to its part; and which messages, all for none."""
+
+    place: tuple[object, ...]
+    runs: tuple[tuple[int, int], ...] = ()
+
+    def meets(self, other: _Touch) -> bool:
+        """Return whether either changed what the other did, or a whole that it is a part of."""
+        parts = min(len(self.place), len(other.place))
+        if self.place[:parts] != other.place[:parts]:
+            return False
+        if not self.runs or not other.runs:
+            return True
+        return any(a <= d and c <= b for a, b in self.runs for c, d in other.runs)
+
+
+def _touches(entry: AuditEntry) -> list[_Touch]:
+    """Return what an action changed, so far as something takes such a change back."""
+    detail, path = entry.detail, entry.queue
+    match entry.action.partition(": "):
+        case ["repair", _, _]:
+            return [_Touch(("repair", detail.get("repair")))]
+        case ["access", _, "grant" | "withdraw"]:
+            return [_Touch(("role", detail["person"], detail["role"], detail["pattern"]))]
+        case ["access", _, "remove"]:
+            return [_Touch(("role", detail["person"]))]
+        case ["access", _, "four eyes"]:
+            return [_Touch(("four eyes",))]
+        case ["redaction", _, _]:
+            return [_Touch(("redaction", detail["pattern"], detail["field"]))]
+        case ["update", _, _]:
+            before = detail.get("before") or {}
+            return [_Touch((path, "option", name)) for name in before]
+        case ["status" | "resume", _, _]:
+            return [_Touch((path, "status"))]
+        case ["breaker", _, _]:
+            return [_Touch((path, "breaker"))]
+        case ["note_cause" | "acknowledge_cause" as action, _, _]:
+            return [_Touch((path, action, detail["cause"]))]
+        case ["merge_causes" | "unmerge_causes" | "split_cause", _, _]:
+            return [_Touch((path, "causes"))]
+        case ["rules", _, _]:
+            names = {rule["name"] for part in ("added", "removed") for rule in detail.get(part) or ()}
+            return [_Touch((path, "rule", name)) for name in names]
+        case ["purge" | "restore" | "delete_purged" | "resubmit" | "move" | "republish", _, _]:
+            return [_Touch((path, "letters"), _runs(detail))]
+        case ["create" | "delete", _, _]:
+            return [_Touch((path,))]
+    return []
+
+
+def _runs(detail: Detail) -> tuple[tuple[int, int], ...]:
+    """Return which letters an entry is about, as runs of numbers; () if it does not tell."""
+    given = (str(run).partition("-") for run in detail.get("sequence_numbers") or ())
+    return tuple((int(first), int(last or first)) for first, _, last in given)
 
 
 def _update(path: str, detail: Detail) -> Command | None:
@@ -133,10 +215,7 @@ def _letters(make: type[Purge | Restore]) -> Callable[[str, Detail], Command | N
         runs, count = detail.get("sequence_numbers"), detail.get("count", 0)
         if not runs or count > make.most:
             return None
-        numbers: list[int] = []
-        for run in runs:
-            first, _, last = str(run).partition("-")
-            numbers += range(int(first), int(last or first) + 1)
+        numbers = (number for first, last in _runs(detail) for number in range(first, last + 1))
         return make(path=path, sequence_numbers=tuple(numbers))
 
     return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from datetime import datetime
 
 from lazaretto.model.breaker import BreakerStatus
@@ -50,11 +51,12 @@ def _held(queue: Standing) -> list[Trouble]:
     if not queue.held_sessions:
         return []
     path, number = queue.path, _plural(queue.held_sessions, "session")
+    command = _line("session", "list", path, "--held")
     text = (
         f"queue {path} has {number} held back by a poison message; "
-        f"see lazaretto session list {path} --held, then lazaretto session resume"
+        f"see {command}, then lazaretto session resume"
     )
-    return [Trouble("held_sessions", True, text, None, f"lazaretto session list {path} --held")]
+    return [Trouble("held_sessions", True, text, None, command)]
 
 
 def _breaker(queue: Standing) -> list[Trouble]:
@@ -62,7 +64,7 @@ def _breaker(queue: Standing) -> list[Trouble]:
     if breaker.status not in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
         return []
     held = breaker.status is BreakerStatus.HELD_OPEN
-    command = f"lazaretto breaker {'resume' if held else 'show'} {queue.path}"
+    command = _line("breaker", "resume" if held else "show", queue.path)
     why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
     text = f"the breaker of {queue.path} is {why}; hosts are handed nothing: {command}"
     return [Trouble("breaker_open", True, text, breaker.since, command)]
@@ -71,11 +73,11 @@ def _breaker(queue: Standing) -> list[Trouble]:
 def _status(queue: Standing) -> list[Trouble]:
     path, status = queue.path, queue.status
     if status in (QueueStatus.SEND_DISABLED, QueueStatus.RECEIVE_DISABLED):
-        command = f"lazaretto queue status {path} active"
+        command = _line("queue", "status", path, "active")
         text = f"queue {path} is {status.value.replace('_', '-')}; switch it on: {command}"
         return [Trouble(status.value, True, text, queue.updated, command)]
     if status is QueueStatus.DISABLED:
-        command = f"lazaretto queue resume {path}"
+        command = _line("queue", "resume", path)
         text = f"queue {path} is disabled; see `lazaretto events --queue {path}`, then {command}"
         return [Trouble("disabled", True, text, queue.updated, command)]
     return []
@@ -85,18 +87,18 @@ def _halted(queue: Standing) -> list[Trouble]:
     found, path = [], queue.path
     if queue.halted_by is not None:
         culprit = queue.halted_by
-        command = f"lazaretto queue resume {path} --verdict retry|move|drop|reject"
+        command = _line("queue", "resume", path, "--verdict", "retry")
         text = (
             f"queue {path} is halted by message {culprit.sequence_number} ({_why(culprit)}); "
-            f"give a verdict: {command}"
+            f"give a verdict (retry, move, drop or reject): {command}"
         )
         found.append(Trouble("halted", True, text, culprit.time, command))
     if queue.dead_letter_halted_by is not None:
         culprit = queue.dead_letter_halted_by
-        command = f"lazaretto queue resume '{path};poison' --verdict retry|drop|reject"
+        command = _line("queue", "resume", f"{path};poison", "--verdict", "retry")
         text = (
             f"the dead letters of {path} are halted by number {culprit.sequence_number} ({_why(culprit)}); "
-            f"give a verdict: {command}"
+            f"give a verdict (retry, drop or reject): {command}"
         )
         found.append(Trouble("dead_letters_halted", True, text, culprit.time, command))
     return found
@@ -107,7 +109,12 @@ def _dead_letters(queue: Standing) -> list[Trouble]:
         return []
     number = _plural(queue.dead_letters, "dead letter")
     text = f"queue {queue.path} has {number}; see `lazaretto dead-letter groups {queue.path}`"
-    return [Trouble("dead_letters", False, text, queue.died, f"lazaretto triage {queue.path}")]
+    return [Trouble("dead_letters", False, text, queue.died, _line("triage", queue.path))]
+
+
+def _line(*words: str) -> str:
+    """Return what to type: a line of the shell."""
+    return shlex.join(["lazaretto", *words])
 
 
 def _why(culprit: Culprit) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.commands.opposites import entry_record
+from lazaretto.commands.opposites import entry_records
 from lazaretto.engine.log import AuditEntry
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
@@ -21,6 +21,7 @@ from lazaretto.records.letters import csv_cell
 from lazaretto.records.plain import plain
 from lazaretto.web.json import json_of
 from lazaretto.web.lasting import LastingResponse
+from lazaretto.web.later import later_than
 from lazaretto.web.routes import Call, Query, route
 
 #: Entries that are read at once, and those that are sent at once.
@@ -55,7 +56,8 @@ class Entry(Struct):
     """An operator's action. `door`: where the actor came in: "http", "amqp" or "store".
 
     `address`: from where. `kind`: what the actor's name is that of: "person", "key", "token" or "process".
-    `opposite`: the command that takes it back; null: there is none.
+    `opposite`: the command that takes it back; null: there is none, or something was done since that took it
+    back or would be lost.
     """
 
     position: int
@@ -74,7 +76,7 @@ class Entry(Struct):
 async def list_audit(call: Call, query: AuditQuery) -> list[Entry]:
     """List what operators did, the latest first, each with the command that takes it back."""
     found = await call.broker.audit(**msgspec.structs.asdict(query))
-    return [Entry(**entry_record(entry)) for entry in found]
+    return [Entry(**record) for record in entry_records(found, await later_than(call.broker, found))]
 
 
 @route("GET", "/audit/export", Permission.SEE, media_types=("application/jsonl", "text/csv"))
@@ -90,7 +92,7 @@ async def export_audit(call: Call, query: ExportQuery) -> Response:
     entries = _entries(call.broker, **which)
     # What is wrong with the request is said before the stream begins.
     first = await anext(entries, None)
-    made = _stream(first, entries, _csv if kind == "csv" else _jsonl)
+    made = _stream(call.broker, first, entries, _csv if kind == "csv" else _jsonl)
     await call.witness.exported(call.identity.actor, query.queue or "", format=kind, of="audit log")
     media_type = "text/csv; charset=utf-8" if kind == "csv" else "application/jsonl"
     headers = {"Content-Disposition": f'attachment; filename="activity.{kind}"'}
@@ -110,26 +112,27 @@ async def _entries(
         before = found[-1].position
 
 
-Draw = Callable[[list[AuditEntry], bool], bytes]
+Draw = Callable[[AsyncBroker, list[AuditEntry], bool], Awaitable[bytes]]
 
 
 async def _stream(
-    first: AuditEntry | None, entries: AsyncIterator[AuditEntry], draw: Draw
+    broker: AsyncBroker, first: AuditEntry | None, entries: AsyncIterator[AuditEntry], draw: Draw
 ) -> AsyncGenerator[bytes]:
     some, begins = [] if first is None else [first], True
     async for entry in entries:
         some.append(entry)
         if len(some) == _LINES:
-            yield draw(some, begins)
+            yield await draw(broker, some, begins)
             some, begins = [], False
-    yield draw(some, begins)
+    yield await draw(broker, some, begins)
 
 
-def _jsonl(entries: list[AuditEntry], begins: bool) -> bytes:
-    return b"".join(json_of(entry_record(entry)) + b"\n" for entry in entries)
+async def _jsonl(broker: AsyncBroker, entries: list[AuditEntry], begins: bool) -> bytes:
+    records = entry_records(entries, await later_than(broker, entries))
+    return b"".join(json_of(record) + b"\n" for record in records)
 
 
-def _csv(entries: list[AuditEntry], begins: bool) -> bytes:
+async def _csv(broker: AsyncBroker, entries: list[AuditEntry], begins: bool) -> bytes:
     out = io.StringIO()
     writer = csv.writer(out)
     if begins:

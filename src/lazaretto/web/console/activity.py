@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from lazaretto.commands import opposite_of
+from lazaretto.commands.opposites import opposites
 from lazaretto.engine.log import EVENT_KINDS
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.later import later_than
 
 _ENTRIES = 50
 #: Above every position of an event.
@@ -37,7 +38,7 @@ async def show(visit: Visit) -> Page:
         limit=_ENTRIES,
         before=None if before is None else int(before),
     )
-    entries = [(entry, opposite_of(entry)) for entry in found]
+    entries = list(zip(found, opposites(found, await later_than(visit.broker, found)), strict=True))
     following = found[-1].position if len(found) == _ENTRIES else None
     values = {
         "entries": entries, "queue": queue, "actor": actor, "following": following, "repair": repair

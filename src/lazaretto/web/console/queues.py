@@ -10,7 +10,13 @@ import msgspec
 
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.descriptions import QueueDescription
-from lazaretto.model.entities import MessageState, QueueOptions
+from lazaretto.model.entities import (
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityPath,
+    MessageState,
+    QueueOptions,
+    names_subscription,
+)
 from lazaretto.model.options import Kind, Option, options_of
 from lazaretto.model.permissions import Permission
 from lazaretto.model.policy import UNLIMITED, Backoff, PoisonPolicy
@@ -75,6 +81,8 @@ async def show(visit: Visit) -> Page:
         "bodies": [] if peeked is None else [show_body(one.body) for one in peeked.messages],
         "state": None if state is None else state.value, "states": [one.value for one in MessageState],
         "most": MESSAGES,
+        "subscription": names_subscription(EntityPath.parse(path)),
+        "system": path.lower() == SYSTEM_DEAD_LETTER_QUEUE,
         "rates": await broker.rates(path, span="hour", limit=24), "settings": _settings(queue.options),
         "chain": await _chain(visit, queue), "attempts": attempts_of(queue.options.policy),
     }  # fmt: skip

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
-import msgspec
 from markupsafe import Markup, escape
 from starlette.requests import Request
 
 from lazaretto.filters.rules import describe_filter
 from lazaretto.model.clock import iso
 from lazaretto.model.shown_text import safe, safe_lines
-from lazaretto.records.plain import plain
+from lazaretto.records.sentences import told_detail
 from lazaretto.web.console.charts import bars_chart
 
 _HERE: Final = Path(__file__).parent
@@ -107,10 +106,6 @@ def command_line(*words: object) -> str:
     return shlex.join(["lazaretto", *map(str, words)])
 
 
-def _json(value: object) -> str:
-    return msgspec.json.encode(plain(value)).decode()
-
-
 def _lines(text: str) -> Markup:
     return Markup(escape(safe_lines(text)))  # noqa: S704 - it is escaped
 
@@ -134,8 +129,8 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines, "json": _json,
-        "exactly": _exactly, "iso": iso, "condition": describe_filter,
+        "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines,
+        "detail": told_detail, "exactly": _exactly, "iso": iso, "condition": describe_filter,
     }  # fmt: skip
     made.globals |= {"cli": command_line, "chart": bars_chart, "age": shown_age}
     return made

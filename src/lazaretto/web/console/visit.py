@@ -10,7 +10,8 @@ import msgspec
 from starlette.requests import Request
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.commands import Command, opposite_of
+from lazaretto.commands import Command
+from lazaretto.commands.opposites import opposites
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
@@ -18,6 +19,7 @@ from lazaretto.serving.budget import Share
 from lazaretto.serving.http import share_of
 from lazaretto.web.access import Identity
 from lazaretto.web.bounded import hold_messages
+from lazaretto.web.later import later_than
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -126,4 +128,5 @@ class Visit:
         entries = await self.broker.audit(before=int(did) + 1, limit=1)
         if not entries or entries[0].actor != self.who.name or entries[0].position != int(did):
             return None
-        return Done(entries[0], opposite_of(entries[0]))
+        (opposite,) = opposites(entries, await later_than(self.broker, entries))
+        return Done(entries[0], opposite)

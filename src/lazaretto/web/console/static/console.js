@@ -60,7 +60,7 @@
     if (!form) return;
     const count = all("main tbody input[type=checkbox]:checked").length;
     form.hidden = !count;
-    form.querySelector("button").textContent = `Freeze the chosen ${count}`;
+    form.querySelector("button").textContent = `Plan a repair of the chosen ${count}`;
   };
   document.addEventListener("change", choose);
 

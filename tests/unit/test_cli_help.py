@@ -114,6 +114,7 @@ _LITERALS = re.compile(r'"([^"]*)"|([a-z_][\w.]*)')
 _WORDS = {
     "verb": ("canary", "apply", "pause", "resume", "cancel", "undo"),
     "word": ("open", "close"),
+    "typed": ("receive-disabled", "send-disabled"),
     "verdict": ("retry",),
     "condition": ("a = 1",),
     "edit": ("SET a = 1",),

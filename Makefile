@@ -22,7 +22,7 @@ UV := $(VENV)/lock/bin/uv
 COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
   --no-annotate --no-emit-index-url --no-emit-find-links
 
-.PHONY: run demo test check soak bench drill format lock sbom release-check clean help
+.PHONY: run demo test check soak bench drill format lock sbom release-check changelog docs clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -35,6 +35,7 @@ help:
 	@echo "make lock    newer versions of all that is installed, with hashes, in requirements/"
 	@echo "make sbom    what a server consists of, as CycloneDX, in dist/"
 	@echo "make release-check: build a release, check it, and use it in an empty environment"
+	@echo "make docs    the pages as a site, in .site/site"
 	@echo "make drill   killers, hangs, restarts and outages, side by side with other queues"
 
 run: $(READY)
@@ -77,8 +78,17 @@ sbom: $(READY)
 release-check: $(UV) sbom
 	@$(BIN)/python -m contrib.release_check $(UV)
 
+# The fragments of changelog.d become a section of the changelog, for the version in pyproject.toml.
+changelog: $(UV)
+	@$(UV) tool run --quiet 'towncrier>=25.8,<26' build --yes \
+	  --version $$($(BIN)/python -c 'import lazaretto; print(lazaretto.__version__)')
+
+docs: $(UV)
+	@$(BIN)/python -m contrib.site .site
+	@cd .site && $(CURDIR)/$(UV) tool run --quiet 'zensical>=0.0.73,<0.2' build --strict
+
 clean:
-	rm -rf $(VENV) .bench .mypy_cache .ruff_cache .hypothesis examples/*/work examples/*/work-demo
+	rm -rf $(VENV) .bench .site .mypy_cache .ruff_cache .hypothesis examples/*/work examples/*/work-demo
 
 $(READY): pyproject.toml $(GATE_LOCK)
 	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

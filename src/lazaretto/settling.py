@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settle, Settled, Settlement, held_of
 from lazaretto.errors import InvalidOption, MessageLockLost
@@ -13,6 +13,7 @@ from lazaretto.model.failure import failure_of, kept
 from lazaretto.model.headers import PropertyValue, check_properties
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
+from lazaretto.model.sized import types_of
 from lazaretto.steps import Do, Look, Steps, run_steps
 from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
@@ -53,7 +54,7 @@ class SettleVerbs(ABC, Generic[M]):
         """
         wait = None if delay is None else seconds("delay", delay)
         failure = failure_of(error)
-        self._settle(messages, Settlement(Outcome.FAILED, failure, wait, properties=_checked(properties)))
+        self._settle(messages, Settlement(Outcome.FAILED, failure, wait, **_changes(properties)))
 
     def invalid(self, messages: M | Iterable[M], *, error: BaseException | str | None = None) -> None:
         """Mark the messages as invalid: no retries, the policy's `on_invalid` applies at once.
@@ -80,7 +81,7 @@ class SettleVerbs(ABC, Generic[M]):
             failure_of(error),
             reason=kept("reason", reason),
             description=kept("description", description),
-            properties=_checked(properties),
+            **_changes(properties),
         )
         self._settle(messages, settlement)
 
@@ -94,11 +95,14 @@ class MessageVerbs(SettleVerbs[ReceivedMessage]):
 
     def defer(self, messages: Messages, *, properties: Mapping[str, PropertyValue] | None = None) -> None:
         """Keep the messages until they are received by number. `properties`: as in `abandon`."""
-        self._settle(messages, Settlement(Outcome.DEFERRED, properties=_checked(properties)))
+        self._settle(messages, Settlement(Outcome.DEFERRED, **_changes(properties)))
 
 
-def _checked(properties: Mapping[str, PropertyValue] | None) -> dict[str, PropertyValue] | None:
-    return None if properties is None else check_properties(properties)
+def _changes(properties: Mapping[str, PropertyValue] | None) -> dict[str, Any]:
+    """Return what a settlement changes of a message's properties. Raises InvalidMessage, MessageTooLarge."""
+    if properties is None:
+        return {}
+    return {"properties": check_properties(properties), "types": types_of(properties)}
 
 
 def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:

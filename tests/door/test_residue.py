@@ -58,13 +58,23 @@ SIMPLE: dict[str, Any] = {
     "binary": b"\x00\xff",
     "string": "text",
     "symbol": Symbol("name"),
+    "decimal32": Decimal(bytes.fromhex("32800005")),
+    "decimal64": Decimal(bytes.fromhex("b1a000000000007b")),
+    "decimal128": Decimal(bytes.fromhex("303c00000000000000000000000004e2")),
+    "span": Described(Symbol("com.microsoft:timespan"), -36_000_000_000),
+    "offset": Described(Symbol("com.microsoft:datetime-offset"), 638_500_000_000_000_000),
+    "uri": Described(Symbol("com.microsoft:uri"), "http://a.b/c?d"),
 }
 #: What Lazaretto has no type for.
 FOREIGN: dict[str, Any] = {
     "large": ULong((1 << 64) - 1),
-    "decimal": Decimal(bytes(range(16))),
+    "infinite": Decimal(bytes.fromhex("78000000")),
+    "none": Decimal(bytes.fromhex("7c000000000000000000000000000001")),
+    "odd": Decimal(bytes.fromhex("6c7fffffffffffff")),
     "ancient": Timestamp(-(1 << 62)),
-    "span": Described(Symbol("com.microsoft:timespan"), 36_000_000_000),
+    "fine": Described(Symbol("com.microsoft:timespan"), 1),
+    "named": Described(Symbol("com.example:span"), 10),
+    "late": Described(Symbol("com.microsoft:datetime-offset"), 1 << 62),
     "list": [Int(1), "two", [None]],
     "map": {"a": UByte(1), Symbol("b"): [b"x"]},
     "array": Array(0x71, [1, 2, 3]),
@@ -111,10 +121,13 @@ def test_python_sees_the_values_that_it_has_types_for() -> None:
     assert message.properties is not None
     assert message.properties.keys() == SIMPLE.keys()
     assert message.properties["int"] == -2_147_483_648
+    assert [str(message.properties[f"decimal{bits}"]) for bits in (32, 64, 128)] == ["5", "-12.3", "12.50"]
+    assert message.properties["span"] == timedelta(hours=-1)
     assert {type(value).__module__ for value in message.properties.values()} <= {
         "builtins",
         "uuid",
         "datetime",
+        "decimal",
     }
 
 

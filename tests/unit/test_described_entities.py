@@ -17,6 +17,7 @@ from lazaretto.door.atom.settings import ELEMENTS, changes_of, told
 from lazaretto.door.atom.values import FOREVER, read_duration
 from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.spans import write_duration
 
 BASE = "http://localhost:5672"
 SECOND = 10_000_000
@@ -113,6 +114,8 @@ WRITTEN = st.one_of(
     typed("boolean", FLAGS),
     typed("dateTime", st.integers(0, 4_000_000_000 * SECOND).map(moment)),
     typed("guid", st.uuids()),
+    typed("decimal", st.decimals(-(10**9), 10**9, places=3)),
+    typed("duration", st.timedeltas().map(write_duration)),
     typed("base64Binary", st.binary(max_size=9).map(lambda raw: base64.b64encode(raw).decode())),
 )
 PAIRS = st.dictionaries(NAMES, WRITTEN, min_size=1, max_size=4)

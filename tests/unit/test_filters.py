@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -33,6 +34,8 @@ PROPERTIES: dict[str, Any] = {
     "nothing": None, "big": (1 << 63) - 1, "least": -(1 << 63), "zero": 0, "negative": -7, "raw": b"\xff",
     "id": ID, "when": NOON, "x y": 3, "odd]name": 4, "quo\"te": 5, "percent": "50%", "under": "a_b",
     "empty": "", "lines": "one\ntwo", "Größe": 42, "and1": 1, "not_a": 2, "nan": math.nan, "like": "l",
+    "cost": Decimal("12.50"), "tenth": Decimal("0.1"), "vast": Decimal("9E+6111"),
+    "took": timedelta(seconds=90),
 }  # fmt: skip
 MESSAGE = MessageView(
     Headers(session_id="s-1", subject="order", correlation_id="c-9", to="shop", properties=PROPERTIES,
@@ -43,7 +46,8 @@ MESSAGE = MessageView(
 )  # fmt: skip
 UNKNOWN = None
 ERROR = "error"
-PARAMETERS = {"limit": 100, "@Region": "EU", "noon": NOON, "who": ID, "none": None, "flag": True}
+PARAMETERS = {"limit": 100, "@Region": "EU", "noon": NOON, "who": ID, "none": None, "flag": True,
+              "span": timedelta(minutes=1, seconds=30), "dear": Decimal("12.5")}  # fmt: skip
 
 TABLE: list[tuple[str, bool | str | None]] = [
     # Constants and comparisons.
@@ -54,6 +58,14 @@ TABLE: list[tuple[str, bool | str | None]] = [
     ("'a' = 'A'", False), ("'a' < 'b'", True), ("'B' < 'a'", True), ("'it''s' = 'it''s'", True),
     ("'' = empty", True), ("9223372036854775807 = big", True),
     ("-9223372036854775807 - 1 = least", True),
+    # Decimals compare by value, whatever their digits; durations have an order.
+    ("cost = 12.5", True), ("cost = @dear", True), ("cost > 12", True), ("cost < 13", True),
+    ("tenth = 0.1", True), ("tenth <> 1", True), ("cost IN (12, 12.5)", True), ("cost IN (@dear)", True),
+    ("amount IN (@dear)", False), ("cost + 1 = 13.5", True), ("cost * 2 = 25", True),
+    ("cost + price = 22", True), ("-cost < 0", True), ("cost % 5 = 2.5", True), ("cost / 0 = 1", ERROR),
+    ("vast > nan", False), ("vast * vast > 1", ERROR), ("cost = '12.5'", ERROR),
+    ("TYPE(cost) = 'number'", True), ("took = @span", True), ("took >= @span", True),
+    ("took > @noon", ERROR), ("took + 1 = 2", ERROR), ("TYPE(took) = 'duration'", True),
     # Properties, their names and scopes.
     ("amount = 150", True), ("AMOUNT = 150", True), ("user.amount = 150", True),
     ("USER.Amount > 149", True), ("price = 9.5", True), ("amount > price", True), ("[x y] = 3", True),

@@ -32,6 +32,8 @@ VALUES: st.SearchStrategy[PropertyValue] = st.one_of(
     st.uuids(),
     TIMES,
     st.none(),
+    st.timedeltas(),
+    st.decimals(allow_nan=False, allow_infinity=False),
 )
 
 

@@ -147,9 +147,9 @@ class TestProperties:
     @pytest.mark.parametrize(
         ("value", "expected"),
         [
-            ([1], "to be str, int, float, bool, bytes, UUID, datetime or None, got"),
-            ({"a": 1}, "to be str, int, float, bool, bytes, UUID, datetime or None, got"),
-            (1j, "to be str, int, float, bool, bytes, UUID, datetime or None, got"),
+            ([1], "to be str, int, float, bool, bytes, UUID, datetime, timedelta, Decimal or None, got"),
+            ({"a": 1}, "to be str, int, float, bool, bytes, UUID, datetime, timedelta, Decimal or None, got"),
+            (1j, "to be str, int, float, bool, bytes, UUID, datetime, timedelta, Decimal or None, got"),
             (1 << 63, "to fit in 64 bits, got"),
             (datetime(2024, 5, 1), "to have a time zone, got"),  # noqa: DTZ001
             ("\ud800", "to be valid Unicode"),

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
+
+from lazaretto.model.sized import Sized
 
 
-class Symbol(str):
+class Symbol(str, Sized):
     """An ASCII name."""
 
     __slots__ = ()
+    code = 0xA3
 
 
 class Timestamp(int):
@@ -17,23 +20,24 @@ class Timestamp(int):
     __slots__ = ()
 
 
-class Char(str):
+class Char(str, Sized):
     """One Unicode character."""
 
     __slots__ = ()
+    code = 0x73
 
 
-class Float(float):
+class Float(float, Sized):
     """A number of 32 bits. A plain `float` has 64."""
 
     __slots__ = ()
+    code = 0x72
 
 
-class SizedInt(int):
+class SizedInt(int, Sized):
     """An integer of a type of its own. A plain `int` is a long, or a ulong where it is too large for one."""
 
     __slots__ = ()
-    code: ClassVar[int]
 
 
 class UByte(SizedInt):

@@ -36,9 +36,11 @@ from lazaretto.door.residue import (
     encode_types,
     moment_of,
     original,
+    overlaid,
     read_residue,
     split_properties,
     text_of,
+    typed,
     typed_all,
     types_alone,
 )
@@ -46,6 +48,7 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import MessageState
 from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import Message, StoredMessage
+from lazaretto.model.sized import sized
 
 #: The format of a message whose data sections are messages: Service Bus's batch.
 BATCH_FORMAT: Final = 0x80013700
@@ -163,12 +166,12 @@ def _unless_text(value: Any) -> Any:
 
 
 def properties_of(given: Mapping[Any, Any]) -> dict[str, PropertyValue]:
-    """Return application properties as Lazaretto keeps them. Raises InvalidMessage for lists and maps."""
-    found, _, others = split_properties(given)
+    """Return application properties that say their types. Raises InvalidMessage for lists and maps."""
+    found, types, others = split_properties(given)
     for name, value in others.items():
         kind = type(value).__name__
         raise InvalidMessage(f"expected property {name!r} to be a simple value, got {kind}")
-    return found
+    return {name: sized(value, types[name]) if name in types else value for name, value in found.items()}
 
 
 def encode_message(
@@ -190,6 +193,7 @@ def encode_message(
     types = {} if headers.amqp is None else types_alone(headers.amqp)
     if types is None:
         return _encode_any(message, token, locked_until, state, deleted=deleted, bare=bare)
+    types = overlaid(types, headers.types)
     return encode_plain(message, headers, types, token, locked_until, state, deleted=deleted, bare=bare)
 
 
@@ -275,4 +279,6 @@ def _properties(message: StoredMessage, left: Properties) -> Properties:
 
 
 def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, Any]:
-    return typed_all(message.properties, types) | recorded_of(message)
+    types = overlaid(types, message.headers.types)
+    given = typed_all(message.properties, types) | recorded_of(message)
+    return {name: typed(value) for name, value in given.items()}

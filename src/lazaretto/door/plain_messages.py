@@ -14,7 +14,7 @@ from typing import Any, Final
 from lazaretto.amqp import Section, encode, encode_section
 from lazaretto.amqp.encode import NULL, described, long, map_of_raw, string, symbol, timestamp, uint
 from lazaretto.amqp.values import Int, Symbol
-from lazaretto.door.residue import typed_all
+from lazaretto.door.residue import typed, typed_all
 from lazaretto.model.entities import MessageState
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
@@ -198,10 +198,14 @@ def _text(value: str | None) -> bytes:
     return NULL if value is None else string(value)
 
 
+def _encode_typed(value: Any) -> bytes:
+    return encode(typed(value))
+
+
 def _application(given: dict[str, Any]) -> bytes:
     parts: list[bytes] = []
     for key, value in given.items():
         kind = type(value)
-        write = string if kind is str else long if kind is int else encode
+        write = string if kind is str else long if kind is int else _encode_typed
         parts += _name(key), write(value)
     return _APPLICATION + map_of_raw(b"".join(parts), len(parts))

@@ -7,6 +7,7 @@ Lazaretto has no type for it, so that edits and actions of rules hold for all ot
 
 from __future__ import annotations
 
+import decimal
 import functools
 import itertools
 import struct
@@ -19,12 +20,15 @@ import msgspec
 
 from lazaretto.amqp import AmqpError, DecodeError, Header, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
+from lazaretto.amqp.decimals import bytes_of, number_of
 from lazaretto.amqp.decode import EXACT, read
 from lazaretto.amqp.encode import binary, string
 from lazaretto.amqp.sections import Part
 from lazaretto.amqp.values import (
     Byte,
     Char,
+    Decimal,
+    Described,
     Float,
     Int,
     Short,
@@ -38,6 +42,7 @@ from lazaretto.amqp.values import (
 )
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.headers import PropertyValue
+from lazaretto.model.sized import PLAIN
 
 #: How a body is held that is not one section of data: the text or the bytes of an amqp-value, or its
 #: sections as they came. Data sections are held as one; a list has their lengths.
@@ -50,7 +55,18 @@ _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 _INTEGERS: Final = {kind.code: kind for kind in (UByte, UShort, UInt, ULong, Byte, Short, Int)}
 #: What Lazaretto keeps as it is.
 _PLAIN: Final = frozenset({bool, int, float, str, bytes, uuid.UUID, type(None)})
-_FLOAT, _CHAR, _SYMBOL = 0x72, 0x73, 0xA3
+_FLOAT, _CHAR, _SYMBOL = Float.code, Char.code, Symbol.code
+#: Constructors of decimals by their size, and its reverse.
+_DECIMALS: Final = {4: 0x74, 8: 0x84, 16: 0x94}
+_SIZES: Final = {code: size for size, code in _DECIMALS.items()}
+#: What .NET describes by a name, as codes that no constructor has.
+_SPAN, _URI = Symbol("com.microsoft:timespan"), Symbol("com.microsoft:uri")
+_OFFSET: Final = Symbol("com.microsoft:datetime-offset")
+_OFFSET_CODE, _URI_CODE = 0x02, 0x03
+#: Ticks of .NET: tenths of a microsecond, from the year 1.
+_YEAR_1: Final = datetime(1, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_LAST_TICK: Final = 3_155_378_976_000_000_000
 #: The constructors of bytes, and what they and the length take.
 _SIZES_OF_BINARY: Final = {0xA0: 2, 0xB0: 5}
 _INT64: Final = 1 << 63
@@ -243,6 +259,11 @@ def plain_of(value: Any) -> tuple[PropertyValue, int | None]:
 
     None for what it cannot have at all.
     """
+    if isinstance(value, Decimal):
+        number = number_of(value.raw)
+        return (None, None) if number is None else (number, _DECIMALS[len(value.raw)])
+    if isinstance(value, Described):
+        return _plain_of_described(value)
     if isinstance(value, Timestamp):
         return (moment_of(value), None) if _EARLIEST <= value <= _LATEST else (None, None)
     if isinstance(value, Symbol):
@@ -260,8 +281,31 @@ def plain_of(value: Any) -> tuple[PropertyValue, int | None]:
     return None, None
 
 
-def typed(value: Any, code: int | None) -> Any:
+def _plain_of_described(given: Described) -> tuple[PropertyValue, int | None]:
+    """Return what .NET means. Ticks that are no whole microseconds are kept as they are."""
+    name, value = given
+    if name == _URI and type(value) is str:
+        return value, _URI_CODE
+    if type(value) is not int or value % 10 or not isinstance(name, Symbol):
+        return None, None
+    if name == _SPAN:
+        return timedelta(microseconds=value // 10), None
+    if name == _OFFSET and 0 <= value < _LAST_TICK:
+        return _YEAR_1 + timedelta(microseconds=value // 10), _OFFSET_CODE
+    return None, None
+
+
+def typed(value: Any, code: int | None = None) -> Any:
     """Return a property's value with the AMQP type that it had, if it can still be of that type."""
+    if type(value) is decimal.Decimal:
+        raw = bytes_of(value, _SIZES.get(code or 0, 16)) or bytes_of(value, 16)
+        return str(value) if raw is None else Decimal(raw)
+    if type(value) is timedelta:
+        return Described(_SPAN, value // _MICROSECOND * 10)
+    if type(value) is datetime and code == _OFFSET_CODE:
+        return Described(_OFFSET, (value - _YEAR_1) // _MICROSECOND * 10)
+    if type(value) is str and code == _URI_CODE:
+        return Described(_URI, value)
     if type(value) is int and code in _INTEGERS:
         made = _INTEGERS[code](value)
         return made if _fits(made) else value
@@ -272,6 +316,13 @@ def typed(value: Any, code: int | None) -> Any:
     if type(value) is str and code == _CHAR and len(value) == 1:
         return Char(value)
     return value
+
+
+def overlaid(sent: Mapping[str, int], changed: Mapping[str, int | str]) -> Mapping[str, int]:
+    """Return the types of properties: as they were sent, and as they were changed since."""
+    if not changed:
+        return sent
+    return {**sent, **{n: sent.get(to, PLAIN) if isinstance(to, str) else to for n, to in changed.items()}}
 
 
 def typed_all(given: Mapping[str, PropertyValue], types: Mapping[str, int]) -> dict[str, Any]:

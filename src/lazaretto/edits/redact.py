@@ -227,7 +227,12 @@ class Redaction:
                 found.add_all(_scalars_within(texts[0], 0))
             if form is not Form.DROP:
                 left[name] = MASK if form is Form.MASK else self._hash((texts or [str(value)])[0].encode())
-        return msgspec.structs.replace(headers, properties=left)
+        types = {
+            name: code
+            for name, code in headers.types.items()
+            if left.get(name) is headers.properties.get(name)
+        }
+        return msgspec.structs.replace(headers, properties=left, types=types)
 
     def _names_in(self, encoded: bytes, properties: Mapping[str, Any]) -> bool:
         """Return whether a redacted property may be among encoded ones."""
@@ -390,7 +395,11 @@ def _texts_of(value: object) -> Iterator[str]:
             f"{value:%Y-%m-%dT%H:%M:%S}",
             f"{value:%Y-%m-%d %H:%M:%S}",
         )
-    elif isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value):
+    elif (
+        isinstance(value, float | int | decimal.Decimal)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+    ):
         yield str(value)
         yield from _numbers_like(str(value))
     elif value is not None and not isinstance(value, bool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,6 +30,7 @@ from lazaretto.filters.values import (
 )
 from lazaretto.filters.view import COMPUTED, SETTABLE, SYSTEM, Action, MessageView, Property, system_field
 from lazaretto.model.checks import suggestion
+from lazaretto.model.sized import code_of
 
 #: How deep parentheses and operators may be nested.
 DEEPEST = 60
@@ -46,7 +48,7 @@ class Place(NamedTuple):
 
 
 class Node(NamedTuple):
-    """A part of an expression. `constant`: its value, if it is always the same."""
+    """A part of an expression. `constant`: its value, if it is always the same; `code`: its type in AMQP."""
 
     run: Callable[[MessageView], Any]
     condition: bool
@@ -54,6 +56,7 @@ class Node(NamedTuple):
     place: Place
     constant: Any = _NOTHING
     property: Property | None = None
+    code: int | None = None
 
 
 def _wrong(place: Place, text: str) -> FilterSyntaxError:
@@ -97,17 +100,21 @@ class Builder(Transformer[Token, Any]):
     def __init__(self) -> None:
         super().__init__()
         self._parameters: Mapping[str, Value] = {}
+        self._written: Mapping[str, str] = {}
         self._edits = False
         #: The properties that the text names, in its order.
         self.properties: list[Property] = []
 
-    def give(self, parameters: Mapping[str, Value], *, edits: bool = False) -> None:
-        """Set the values of parameters for the next text.
+    def give(
+        self, parameters: Mapping[str, Value], written: Mapping[str, str], *, edits: bool = False
+    ) -> None:
+        """Set the values of parameters for the next text, and how a client wrote them.
 
         `edits`: it may change the body, and remove properties of the system too.
         """
         self._edits = edits
         self._parameters = {name.lower().removeprefix("@"): value for name, value in parameters.items()}
+        self._written = {name.lower().removeprefix("@"): text for name, text in written.items()}
         self.properties = []
 
     # -- whole texts ----------------------------------------------------------------------------
@@ -126,7 +133,7 @@ class Builder(Transformer[Token, Any]):
         self._check_changed(node, target)
         if target.scope == "sys" and target.name not in SETTABLE:
             raise _wrong(node.place, f"the system property {target.written} cannot be set")
-        return Action(target, _value(value).run, value.property)
+        return Action(target, _value(value).run, value.property, value.code)
 
     def remove(self, _word: Token, node: Node) -> Action:
         assert node.property is not None
@@ -291,7 +298,8 @@ class Builder(Transformer[Token, Any]):
         name = str(token)[1:].lower()
         if name not in self._parameters:
             raise _wrong(_at(token), f"the parameter {token} has no value")
-        return self._constant(self._parameters[name], _at(token))
+        value = self._parameters[name]
+        return self._constant(value, _at(token))._replace(code=code_of(value, self._written.get(name, "")))
 
     def newid(self, token: Token) -> Node:
         return Node(lambda view: uuid.uuid4(), False, 1, _at(token))
@@ -398,14 +406,17 @@ def _membership(left: Node, choices: Sequence[Node]) -> Callable[[MessageView], 
 
     constants = [node.constant for node in choices]
     kinds = {kind_of(value) for value in constants}
-    if len(kinds) == 1 and all(type(value) in KINDS for value in constants):
+    exact = all(type(value) in KINDS and type(value) is not decimal.Decimal for value in constants)
+    if len(kinds) == 1 and exact:
         known, kind = frozenset(constants), kinds.pop()
 
         def look_up(view: MessageView) -> Truth:
             value = run(view)
             if value is None:
                 return None
-            return value in known if kind_of(value) == kind else search(view, value)
+            if kind_of(value) != kind or type(value) is decimal.Decimal:
+                return search(view, value)
+            return value in known
 
         return look_up
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import decimal
 import uuid
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from lazaretto.errors import InvalidOption
@@ -21,6 +22,7 @@ from lazaretto.filters.rules import (
 )
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.clock import iso
+from lazaretto.model.spans import read_decimal, read_duration, write_duration
 
 _FILTERS: Final[Mapping[str, type[Any]]] = {
     "true": TrueFilter,
@@ -41,6 +43,10 @@ def property_record(value: Any) -> Any:
             return {"base64": base64.b64encode(value).decode()}
         case uuid.UUID():
             return {"uuid": str(value)}
+        case decimal.Decimal():
+            return {"decimal": str(value)}
+        case timedelta():
+            return {"duration": write_duration(value)}
     return value
 
 
@@ -55,8 +61,13 @@ def property_value(value: Any) -> Any:
             return uuid.UUID(text)
         case [("datetime", str(text))]:
             return datetime.fromisoformat(text)
+        case [("decimal", str(text))]:
+            return read_decimal(text)
+        case [("duration", str(text))]:
+            return read_duration(text)
     raise ValueError(
-        'expected a text, number, true, false, null, {"base64": …}, {"uuid": …} or {"datetime": …}'
+        'expected a text, number, true, false, null, {"base64": …}, {"uuid": …}, {"datetime": …}, '
+        '{"decimal": …} or {"duration": …}'
     )
 
 

@@ -13,7 +13,7 @@ from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
 from lazaretto.filters.values import KINDS, Value
 from lazaretto.filters.view import Action, MessageView
 from lazaretto.model.checks import shown, text
-from lazaretto.model.headers import IDS, LONGEST_ID, MAX_PROPERTY_SIZE, check_properties
+from lazaretto.model.headers import IDS, LONGEST_ID, MAX_PROPERTY_SIZE, Headers, check_properties
 from lazaretto.model.options import option_set
 
 #: The rule of a subscription that was given none, and what a copy is told of the rule it was made by.
@@ -131,7 +131,7 @@ class SqlAction:
 
     def compiled(self) -> Sequence[Action]:
         """Return its parts. Raises FilterSyntaxError."""
-        actions: Sequence[Action] = sql().compile_action(self.expression, self.parameters)
+        actions: Sequence[Action] = sql().compile_action(self.expression, self.parameters, self.written)
         return actions
 
 
@@ -212,11 +212,7 @@ class CompiledRules:
             if rule.action is None
         ]
         self._acting = [
-            (
-                rule.name,
-                _matcher(rule.filter),
-                sql().compile_action(rule.action.expression, rule.action.parameters),
-            )
+            (rule.name, _matcher(rule.filter), rule.action.compiled())
             for rule in rules
             if rule.action is not None
         ]
@@ -283,7 +279,19 @@ def change(action: Action, view: MessageView) -> MessageView:
         if value is not None and type(value) not in KINDS:
             raise FilterError(f"the property {target.written} cannot hold {type(value).__name__}")
         properties[named] = value
-    return view.with_headers(msgspec.structs.replace(headers, properties=properties), message_id)
+    types = {**headers.types, **_types_set(action, named, headers)}
+    return view.with_headers(msgspec.structs.replace(headers, properties=properties, types=types), message_id)
+
+
+def _types_set(action: Action, named: str, headers: Headers) -> dict[str, int | str]:
+    """Return the type of a property that an action sets. A value that it computes takes the one that was."""
+    if action.code is not None:
+        return {named: action.code}
+    source = action.source
+    if action.value is None or source is None or source.scope != "user":
+        return {}
+    of = next((name for name in reversed(headers.properties) if name.lower() == source.name), None)
+    return {} if of is None or of == named else {named: headers.types.get(of, of)}
 
 
 def _check_system(field: str, value: Any) -> None:

@@ -44,9 +44,11 @@ class _Parser:
             grammar, parser="lalr", start=start, maybe_placeholders=False, transformer=self._builder
         )
 
-    def parse(self, text: str, parameters: Mapping[str, Value], *, edits: bool = False) -> Any:
+    def parse(
+        self, text: str, parameters: Mapping[str, Value], written: Mapping[str, str], *, edits: bool = False
+    ) -> Any:
         with self._lock:
-            self._builder.give(parameters, edits=edits)
+            self._builder.give(parameters, written, edits=edits)
             return self._lark.parse(text), self._builder.properties
 
 
@@ -88,11 +90,15 @@ def reads_body_alone(text: str) -> bool:
 
 
 def compile_action(
-    text: str, parameters: Mapping[str, Value] | None = None, *, edits: bool = False
+    text: str,
+    parameters: Mapping[str, Value] | None = None,
+    written: Mapping[str, str] | None = None,
+    *,
+    edits: bool = False,
 ) -> tuple[Action, ...]:
     """Return the parts of an action, in order. `edits`: it may change the body. Raises FilterSyntaxError."""
     actions: tuple[Action, ...]
-    actions, _ = _compile("actions", text, parameters, edits=edits)
+    actions, _ = _compile("actions", text, parameters, written, edits=edits)
     if len(actions) > MOST_ACTIONS:
         raise FilterSyntaxError(
             f"expected at most {MOST_ACTIONS} parts in an action, got {len(actions)}", 1, 1
@@ -106,7 +112,14 @@ def action_properties(text: str) -> list[Property]:
     return found
 
 
-def _compile(start: str, text: str, parameters: Mapping[str, Value] | None, *, edits: bool = False) -> Any:
+def _compile(
+    start: str,
+    text: str,
+    parameters: Mapping[str, Value] | None,
+    written: Mapping[str, str] | None = None,
+    *,
+    edits: bool = False,
+) -> Any:
     if not isinstance(text, str) or not 0 < len(text) <= LONGEST or not is_unicode(text):
         raise FilterSyntaxError(f"expected text of 1 to {LONGEST} characters, got {shown(text)}")
     for name, value in (parameters or {}).items():
@@ -115,7 +128,7 @@ def _compile(start: str, text: str, parameters: Mapping[str, Value] | None, *, e
                 f"the parameter {name} has a value of the unsupported type {type(value).__name__}", 1, 1
             )
     try:
-        return _parser(start).parse(text, parameters or {}, edits=edits)
+        return _parser(start).parse(text, parameters or {}, written or {}, edits=edits)
     except UnexpectedInput as error:
         raise _syntax_error(text, error) from None
 

@@ -6,13 +6,14 @@ whole numbers have 64 bits, and are divided towards zero.
 
 from __future__ import annotations
 
+import decimal
 import functools
 import math
 import operator
 import re
 import uuid
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from lazaretto.errors import FilterError
@@ -23,19 +24,27 @@ Value = Any
 Truth = bool | None
 
 _NUMBER, _TEXT, _FLAG, _BYTES, _ID, _TIME = "a number", "text", "a boolean", "bytes", "a UUID", "a time"
+_DURATION = "a duration"
 KINDS: dict[type, str] = {
     int: _NUMBER, float: _NUMBER, str: _TEXT, bool: _FLAG, bytes: _BYTES, uuid.UUID: _ID, datetime: _TIME,
+    decimal.Decimal: _NUMBER, timedelta: _DURATION,
 }  # fmt: skip
 #: What no property can be, but a part of a JSON body can.
 _PARTS: dict[type, str] = {list: "an array", dict: "an object"}
 _NAMES: dict[type, str] = {
     int: "number", float: "number", str: "string", bool: "boolean", list: "array", dict: "object",
     type(None): "null", bytes: "bytes", uuid.UUID: "uuid", datetime: "datetime",
+    decimal.Decimal: "number", timedelta: "duration",
 }  # fmt: skip
 #: Characters of a text that are searched at once, and comparisons that are made at once.
 _SLICE, _STEPS = 4_096, 1_000_000
 _NUMERAL = re.compile(r"[+-]?\d{1,400}(?:\.\d{1,400})?(?:[eE][+-]?\d{1,400})?\Z", re.ASCII)
-_ORDERED = frozenset({_NUMBER, _TEXT, _TIME})
+_ORDERED = frozenset({_NUMBER, _TEXT, _TIME, _DURATION})
+#: Decimals are computed with as those of 128 bits.
+_DECIMALS = decimal.Context(
+    prec=34, Emin=-6_143, Emax=6_144, clamp=1,
+    traps=[decimal.InvalidOperation, decimal.DivisionByZero, decimal.Overflow],
+)  # fmt: skip
 
 Compare = Callable[[Any, Any], bool]
 COMPARISONS: dict[str, Compare] = {
@@ -45,6 +54,10 @@ COMPARISONS: dict[str, Compare] = {
 _EQUALITIES = frozenset({"=", "<>", "!="})
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+}  # fmt: skip
+_DECIMALS_BY_SIGN: dict[str, Callable[[decimal.Decimal, decimal.Decimal], decimal.Decimal]] = {
+    "+": _DECIMALS.add, "-": _DECIMALS.subtract, "*": _DECIMALS.multiply, "/": _DECIMALS.divide,
+    "%": _DECIMALS.remainder,
 }  # fmt: skip
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
 
@@ -90,7 +103,16 @@ def compare(sign: str, left: Value, right: Value) -> Truth:
         raise FilterError(f"{kind} cannot be compared: expected a part of it around {sign}")
     if sign not in _EQUALITIES and kind not in _ORDERED:
         raise FilterError(f"{kind} has no order: expected = or <>, got {sign}")
-    return COMPARISONS[sign](left, right)
+    return COMPARISONS[sign](*_alike(left, right))
+
+
+def _alike(left: Value, right: Value) -> tuple[Value, Value]:
+    """Return two numbers so that Python compares and computes with them: a decimal beside a double is one."""
+    if type(left) is decimal.Decimal and type(right) is float:
+        return float(left), right
+    if type(left) is float and type(right) is decimal.Decimal:
+        return left, float(right)
+    return left, right
 
 
 def conjoin(truths: list[Callable[[Any], Truth]]) -> Callable[[Any], Truth]:
@@ -130,7 +152,17 @@ def compute(sign: str, left: Value, right: Value) -> Value:
             raise FilterError(f"expected numbers around {sign}, got {kind_of(left)} and {kind_of(right)}")
     if type(left) is int and type(right) is int:
         return _whole(sign, left, right)
+    left, right = _alike(left, right)
+    if decimal.Decimal in (type(left), type(right)):
+        return _decimal(sign, decimal.Decimal(left), decimal.Decimal(right))
     return _fraction(sign, float(left), float(right))
+
+
+def _decimal(sign: str, left: decimal.Decimal, right: decimal.Decimal) -> decimal.Decimal:
+    try:
+        return _DECIMALS_BY_SIGN[sign](left, right)
+    except decimal.DecimalException as error:
+        raise FilterError(f"decimals cannot be computed with {sign}: {type(error).__name__}") from None
 
 
 def _whole(sign: str, left: int, right: int) -> int:
@@ -165,7 +197,7 @@ def negate(value: Value) -> Value:
         raise FilterError(f"expected a number after -, got {kind_of(value)}")
     if value == _LOW:
         raise FilterError("the result of - does not fit in 64 bits")
-    return -value
+    return value.copy_negate() if type(value) is decimal.Decimal else -value
 
 
 def like(value: Value, pattern: Value, escape: Value) -> Truth:

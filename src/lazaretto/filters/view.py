@@ -129,8 +129,12 @@ class MessageView:
 
 
 class Action(NamedTuple):
-    """SET (with a value) or REMOVE of a property. `source`: the property whose value it takes as it is."""
+    """SET (with a value) or REMOVE of a property.
+
+    `source`: the property whose value it takes as it is; `code`: the type in AMQP of a parameter's.
+    """
 
     property: Property
     value: Callable[[MessageView], Value] | None
     source: Property | None = None
+    code: int | None = None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import decimal
 import uuid
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +15,7 @@ from lazaretto.model.checks import exact, is_aware, is_unicode, shown
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE
 
-PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | None
+PropertyValue = str | int | float | bool | bytes | uuid.UUID | datetime | timedelta | decimal.Decimal | None
 
 #: Service Bus's quota for all headers of a message together, in bytes.
 MAX_HEADERS_SIZE = 65_536
@@ -27,7 +28,11 @@ DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
 IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
 LONGEST_ID = 128
 
-_UUID_EXTENSION: Final = 1
+_UUID_EXTENSION, _DECIMAL_EXTENSION, _DURATION_EXTENSION = 1, 2, 3
+#: Digits and exponent of a decimal: no service has longer ones, and none takes long to compute with.
+_MOST_DIGITS: Final = 34
+_EXPONENTS: Final = range(-6_176, 6_112)
+_MICROSECOND: Final = timedelta(microseconds=1)
 _INT64: Final = 1 << 63
 
 
@@ -67,6 +72,9 @@ class Headers(msgspec.Struct, omit_defaults=True):
     dead_letter_source: str | None = None
     #: What an AMQP client sent that no other field holds, encoded.
     amqp: bytes | None = None
+    #: AMQP types of properties that were changed since, by name: a code, or the name of the property whose
+    #: value it took.
+    types: dict[str, int | str] = {}
 
 
 EMPTY_HEADERS = Headers()
@@ -75,9 +83,18 @@ EMPTY_HEADERS = Headers()
 def _extension(code: int, data: memoryview) -> object:
     if code == _UUID_EXTENSION:
         return uuid.UUID(bytes=bytes(data))
+    if code == _DECIMAL_EXTENSION:
+        return decimal.Decimal(str(data, "ascii"))
+    if code == _DURATION_EXTENSION:
+        return timedelta(microseconds=int(str(data, "ascii")))
     raise ValueError(f"unknown extension {code} in message headers")
 
 
+_EXTENDED: Final[Mapping[type, Callable[[Any], msgspec.msgpack.Ext]]] = {
+    uuid.UUID: lambda value: msgspec.msgpack.Ext(_UUID_EXTENSION, value.bytes),
+    decimal.Decimal: lambda value: msgspec.msgpack.Ext(_DECIMAL_EXTENSION, str(value).encode()),
+    timedelta: lambda value: msgspec.msgpack.Ext(_DURATION_EXTENSION, b"%d" % (value // _MICROSECOND)),
+}
 _decoder = msgspec.msgpack.Decoder(Headers, ext_hook=_extension)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -88,10 +105,10 @@ def decode_headers(encoded: bytes | None) -> Headers:
 
 
 def encode_headers(headers: Headers) -> bytes:
-    """Return headers as bytes. Properties keep their types; a UUID needs an extension for that."""
-    if any(isinstance(value, uuid.UUID) for value in headers.properties.values()):
+    """Return headers as bytes. Properties keep their types; some need an extension for that."""
+    if not _EXTENDED.keys().isdisjoint(map(type, headers.properties.values())):
         properties = {
-            name: msgspec.msgpack.Ext(_UUID_EXTENSION, value.bytes) if isinstance(value, uuid.UUID) else value
+            name: value if (extend := _EXTENDED.get(type(value))) is None else extend(value)
             for name, value in headers.properties.items()
         }
         headers = msgspec.structs.replace(headers, properties=properties)
@@ -128,6 +145,16 @@ def _moment(name: str, value: datetime) -> datetime:
     return value if type(value) is datetime else to_datetime(micros)
 
 
+def _decimal(name: str, value: decimal.Decimal) -> decimal.Decimal:
+    _, digits, exponent = value.as_tuple()
+    if not isinstance(exponent, int) or len(digits) > _MOST_DIGITS or exponent not in _EXPONENTS:
+        raise InvalidMessage(
+            f"expected property {name!r} to be a finite decimal of at most {_MOST_DIGITS} digits, "
+            f"got {shown(value)}"
+        )
+    return value if type(value) is decimal.Decimal else decimal.Decimal(value)
+
+
 def _property(name: str, value: object) -> PropertyValue:
     if value is None or type(value) is bool or type(value) is float:
         return value
@@ -144,6 +171,10 @@ def _property(name: str, value: object) -> PropertyValue:
         return int(value)
     if isinstance(value, datetime):
         return _moment(name, value)
+    if isinstance(value, decimal.Decimal):
+        return _decimal(name, value)
+    if isinstance(value, timedelta):
+        return value if type(value) is timedelta else timedelta(microseconds=value // _MICROSECOND)
     if isinstance(value, str | bytes):
         given = check_text(f"property {name!r}", value) if isinstance(value, str) else bytes(value)
         size = len(given.encode() if isinstance(given, str) else given)
@@ -153,6 +184,6 @@ def _property(name: str, value: object) -> PropertyValue:
             )
         return given
     raise InvalidMessage(
-        f"expected property {name!r} to be str, int, float, bool, bytes, UUID, datetime or None, "
-        f"got {shown(value)}"
+        f"expected property {name!r} to be str, int, float, bool, bytes, UUID, datetime, timedelta, Decimal "
+        f"or None, got {shown(value)}"
     )

@@ -1,7 +1,8 @@
 """What the command and the HTTP API show as JSON: the broker's objects as plain values, under the same names.
 
 Times are ISO 8601 in UTC, durations seconds. A body is "body" if it is UTF-8, else "body_base64".
-Properties that JSON has no type for are {"base64": …}, {"uuid": …} or {"datetime": …}.
+Properties that JSON has no type for are {"base64": …}, {"uuid": …}, {"datetime": …}, {"decimal": …} or
+{"duration": …}.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import binascii
+import decimal
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
@@ -24,6 +25,8 @@ from lazaretto.filters.rules import (
     SqlFilter,
     TrueFilter,
 )
+from lazaretto.model.sized import INT
+from lazaretto.model.spans import read_decimal, read_duration, write_duration
 
 #: Elements of a correlation filter, by the fields that they stand for.
 _FIELDS: Final = {
@@ -44,9 +47,9 @@ _OF_SERIALIZATION: Final = {"guid", "duration", "char"}
 #: Properties and parameters of a rule.
 _MOST_VALUES: Final = 1_000
 #: What XML has for numbers that have no digits, by what Python has.
+#: Digits before or behind its point after which a decimal is written with an exponent.
+_LONG: Final = 40
 _UNBOUNDED: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
-#: .NET's shortest and longest 32-bit numbers.
-_INT: Final = range(-(1 << 31), 1 << 31)
 
 
 def rule_of(description: Element, name: str = "") -> Rule:
@@ -94,6 +97,8 @@ _READERS: Final[Mapping[str, Callable[[str], Any]]] = {
     "dateTime": _time,
     "guid": uuid.UUID,
     "base64Binary": _bytes,
+    "decimal": read_decimal,
+    "duration": read_duration,
 }
 
 
@@ -170,13 +175,17 @@ def _written(value: Any) -> tuple[str, str, str]:
         case bool():
             return "boolean", write_flag(value), _SCHEMA
         case int():
-            return ("int" if value in _INT else "long"), str(value), _SCHEMA
+            return ("int" if value in INT else "long"), str(value), _SCHEMA
         case float():
             return "double", _UNBOUNDED.get(repr(value), repr(value)), _SCHEMA
         case datetime():
             return "dateTime", moment(value), _SCHEMA
         case uuid.UUID():
             return "guid", str(value), _SERIALIZATION
+        case decimal.Decimal():
+            return "decimal", f"{value:f}" if abs(value.adjusted()) < _LONG else str(value), _SCHEMA
+        case timedelta():
+            return "duration", write_duration(value), _SERIALIZATION
         case bytes():
             return "base64Binary", base64.b64encode(value).decode(), _SCHEMA
         case _:

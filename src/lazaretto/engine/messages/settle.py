@@ -51,7 +51,8 @@ class Settlement(msgspec.Struct, frozen=True):
     `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
     `poison`: the error handler's decision if this is the last attempt; None leaves it to the policy.
     `reject`: dead-letter it to its sender's dead-letter queue, if there is one, instead of this queue's.
-    `properties`: application properties to add or change (Service Bus's propertiesToModify).
+    `properties`: application properties to add or change (Service Bus's propertiesToModify). `types`: their
+    types in AMQP.
     """
 
     outcome: Outcome
@@ -62,6 +63,7 @@ class Settlement(msgspec.Struct, frozen=True):
     reject: bool = False
     properties: Mapping[str, PropertyValue] | None = None
     poison: PoisonVerdict | None = None
+    types: Mapping[str, int | str] = {}
 
 
 #: Outcomes that leave the completions of a session that is one unit intact; any other undoes them.
@@ -289,7 +291,8 @@ def settle_row(
     if settlement.properties:
         headers = decode_headers(row.headers)
         properties = {**headers.properties, **settlement.properties}
-        encoded = encode_headers(msgspec.structs.replace(headers, properties=properties))
+        types = {**headers.types, **settlement.types}
+        encoded = encode_headers(msgspec.structs.replace(headers, properties=properties, types=types))
         if len(encoded) > MAX_HEADERS_SIZE and in_main(row.key):
             row = end_attempt(tx, row, settlement.outcome, settlement.failure)
             large = Settlement(Outcome.DEAD_LETTERED, settlement.failure, None, HEADERS_REASON, HEADERS_TEXT)

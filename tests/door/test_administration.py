@@ -36,6 +36,7 @@ from azure.servicebus.management import (
 
 from door.served import Served
 from lazaretto import Broker, CorrelationFilter, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
+from lazaretto.door.atom.settings import changes_of
 
 WAIT = 20
 KEY = "of the door"
@@ -121,6 +122,21 @@ def test_a_queue(client: ServiceBusAdministrationClient, broker: Broker) -> None
     client.delete_queue("sales/ORDERS")
     with pytest.raises(ResourceNotFoundError):
         client.get_queue("Sales/orders")
+
+
+def test_two_updates_at_once_are_both_kept(broker: Broker) -> None:
+    """Each client changes one text of an entity that both have read before."""
+    broker.create_queue("own", QueueOptions(annotations={"team": "a", "servicebus:UserMetadata": "old"}))
+    read = broker.queue("own").options
+    for given in ({"UserMetadata": "new"}, {"SupportOrdering": "false", "UserMetadata": "old"}):
+        changes: dict[str, Any] = changes_of("QueueDescription", given, read)
+        broker.update_queue("own", **changes)
+    assert broker.queue("own").options.annotations == {
+        "team": "a", "servicebus:UserMetadata": "new", "servicebus:SupportOrdering": "false",
+    }  # fmt: skip
+    gone: dict[str, Any] = changes_of("QueueDescription", {"UserMetadata": ""}, broker.queue("own").options)
+    broker.update_queue("own", **gone)
+    assert broker.queue("own").options.annotations == {"team": "a", "servicebus:SupportOrdering": "false"}
 
 
 def test_an_update_keeps_what_only_this_library_knows(

@@ -21,7 +21,10 @@ NESTED: Final[Mapping[str, type[Any]]] = {
 
 
 class Parts(dict[str, Any]):
-    """Some options of an object of options, such as a policy: the others stay as they are then."""
+    """Some options of an object of options, such as a policy: the others stay as they are then.
+
+    Of annotations: some texts by name, None for those that go.
+    """
 
 
 def parts_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,6 +45,8 @@ def merged(changes: Mapping[str, Any], current: object) -> dict[str, Any]:
 
 
 def _merged(name: str, parts: Parts, current: Any) -> Any:
+    if name == "annotations":
+        return {key: one for key, one in {**(current or {}), **parts}.items() if one is not None}
     kind = NESTED[name]
     if isinstance(current, kind):
         return dataclasses.replace(current, **merged(parts, current))

@@ -238,10 +238,13 @@ def changes_of(
             # Its other options may be changed at the same time.
             changed = Parts(receive_retry_count=changed.receive_retry_count)
         changes[setting.option] = changed
-    kept = _kept(kind, given, options.annotations or {}, creates=creates)
+    held = options.annotations or {}
+    kept = _kept(kind, given, held, creates=creates)
     kept = _kept_addresses(kind, given, kept, base) if base else kept
-    if kept != (options.annotations or {}):
-        changes["annotations"] = kept
+    if kept != held:
+        changed = {name: kept.get(name) for name in {*kept, *held} if kept.get(name) != held.get(name)}
+        # Others may be changed at the same time.
+        changes["annotations"] = kept if creates else Parts(changed)
     return changes
 
 

@@ -13,9 +13,12 @@ WORKERS ?= 4
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-# Exact versions with hashes: of all that the gate needs, and of what a server in a container needs.
+# Exact versions with hashes: of all that the gate needs, of what a server in a container needs, of what makes
+# these files, and of the older client.
 GATE_LOCK := requirements/gate.lock
 SERVER_LOCK := requirements/server.lock
+UV_LOCK := requirements/uv.lock
+OLDER_LOCK := requirements/older-client.lock
 # The Pythons for which they were made; any other takes what pyproject.toml allows.
 LOCKED := sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
 UV := $(VENV)/lock/bin/uv
@@ -71,6 +74,8 @@ lock: $(UV)
 	  --output-file $(GATE_LOCK) - pyproject.toml > /dev/null
 	@printf 'hatchling>=1.27\n' | $(COMPILE) --extra serve --extra postgres --extra oidc \
 	  --output-file $(SERVER_LOCK) - pyproject.toml > /dev/null
+	@printf 'uv>=0.13,<0.14\n' | $(COMPILE) --output-file $(UV_LOCK) - > /dev/null
+	@printf 'azure-servicebus==7.14.*\nisodate>=0.6\n' | $(COMPILE) --no-deps --output-file $(OLDER_LOCK) - > /dev/null
 
 sbom: $(READY)
 	@$(BIN)/python -m contrib.sbom $(SERVER_LOCK) dist/lazaretto.cdx.json
@@ -104,15 +109,16 @@ $(READY): pyproject.toml $(GATE_LOCK)
 	  $(PIP) install --editable '.[dev,examples,spark]'; fi
 	@touch $@
 
-$(UV): | $(READY)
+$(UV): $(UV_LOCK) | $(READY)
 	@$(BIN)/python -m venv $(VENV)/lock
-	@$(VENV)/lock/bin/python -m pip --quiet --disable-pip-version-check install 'uv>=0.13,<0.14'
+	@$(VENV)/lock/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes --requirement $(UV_LOCK)
+	@touch $@
 
 $(BENCH_READY): $(READY) bench/pyproject.toml
 	@$(PIP) install ./bench
 	@touch $@
 
-$(OLDER_CLIENT): | $(READY)
-	@rm -rf $@.part
-	@$(PIP) install --no-deps --target $@.part 'azure-servicebus==7.14.*' 'isodate>=0.6'
+$(OLDER_CLIENT): $(OLDER_LOCK) | $(READY)
+	@rm -rf $@ $@.part
+	@$(PIP) install --require-hashes --no-deps --target $@.part --requirement $(OLDER_LOCK)
 	@mv $@.part $@

@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lazaretto.amqp import Connection
-from lazaretto.amqp.conditions import CONNECTION_FORCED, NOT_ALLOWED
+from lazaretto.amqp.conditions import CONNECTION_FORCED, NOT_ALLOWED, RESOURCE_LIMIT_EXCEEDED
 from lazaretto.amqp.events import (
     Event,
     Opened,
@@ -36,6 +36,8 @@ _log = logging.getLogger("lazaretto.door")
 #: server is there.
 _SHORTEST_IDLE: Final = 1.0
 _LONG_IDLE: Final = 30.0
+#: Seconds until a client is read again whose messages must be stored first.
+_CROWDED: Final = 0.01
 #: How long the end of a connection waits for what was begun on it, in seconds.
 _LONGEST_END: Final = 10.0
 
@@ -62,6 +64,8 @@ class Peer(asyncio.Protocol):
         #: What the last list of sessions was of, with where the next page begins, and its last session.
         self.last_listed: tuple[tuple[str, int, int], str] | None = None
         self._sent = 0
+        #: Bytes of messages in part and in transactions, and of those on their way into the store.
+        self._held = self._storing = 0
         #: Calls of the store that nobody awaits and that are not answered, and who waits for their end.
         self._begun = 0
         self._ended: asyncio.Future[None] | None = None
@@ -90,11 +94,17 @@ class Peer(asyncio.Protocol):
         self._transport.set_write_buffer_limits(limits.write_buffer)
 
     def _end(self) -> None:
-        """Hang up, as on a client that does not log in."""
+        """Hang up, as on a client that does not log in, or holds too much."""
         if self._transport is None:
             return
         if self._connection.state is ConnectionState.OPENED and not self._transport.get_write_buffer_size():
-            self._connection.close(CONNECTION_FORCED, "expected a login in time, or a token")
+            if self._seat.known:
+                text = (
+                    "expected less of messages in part, or in transactions: the server holds too much of them"
+                )
+                self._connection.close(RESOURCE_LIMIT_EXCEEDED, text)
+            else:
+                self._connection.close(CONNECTION_FORCED, "expected a login in time, or a token")
             self.flush()
             self._transport.close()
         else:
@@ -131,6 +141,18 @@ class Peer(asyncio.Protocol):
             transport.pause_reading()
             asyncio.get_running_loop().call_later(pause, self._read_on)
 
+    def _hold(self) -> None:
+        """Note what the client's messages take that are not stored."""
+        size = self._connection.partial_size + self.transactions.size
+        if size != self._held and self._transport is not None:
+            self._held = size
+            self.door.guard.hold(self._seat, size)
+
+    @property
+    def _waits_for_store(self) -> bool:
+        """Whether nothing is read, since what was sent must be stored first."""
+        return self._storing > 0 and self.door.guard.is_crowded
+
     @property
     def flows(self) -> int:
         """Frames so far that carried neither a message nor what became of one."""
@@ -142,13 +164,13 @@ class Peer(asyncio.Protocol):
         pause = self._watch.take(size, self.flows, time.monotonic(), opened=opened)
         if not self._seat.known and self._watch.overfull and self._transport is not None:
             self._transport.abort()
-        return pause
+        return max(pause, _CROWDED) if self._waits_for_store else pause
 
     def _read_on(self) -> None:
         self._resting = False
         if self._transport is None:
             return
-        if self._connection.unread:
+        if self._connection.unread or self._waits_for_store:
             self._take(b"", self.door.limits.frames)
         if not self._resting and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -192,6 +214,7 @@ class Peer(asyncio.Protocol):
     def flush(self) -> None:
         """Send what the connection has to say."""
         self._flushing = False
+        self._hold()
         data = self._connection.take()
         if self._transport is None:
             return
@@ -242,13 +265,17 @@ class Peer(asyncio.Protocol):
                     self._ended = asyncio.get_running_loop().create_future()
                     await self._ended
 
-    def begin(self) -> None:
-        """Note that a call of the store begins that nobody awaits."""
+    def begin(self, size: int = 0) -> None:
+        """Note that a call of the store begins that nobody awaits. `size`: bytes of what it stores."""
         self._begun += 1
+        self._storing += size
+        self.door.guard.storing += size
 
-    def end(self) -> None:
+    def end(self, size: int = 0) -> None:
         """Note that such a call is answered."""
         self._begun -= 1
+        self._storing -= size
+        self.door.guard.storing -= size
         if self._begun == 0 and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 

@@ -57,7 +57,7 @@ class Producer:
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
 
     def _store(self, event: MessageReceived) -> None:
-        self._peer.begin()
+        self._peer.begin(len(event.payload))
         order = self._peer.links.order(self._link)
         number = order.begin(Kind.CHANGE)
         done = functools.partial(self._stored, event, order, number)
@@ -78,5 +78,5 @@ class Producer:
         if not event.settled:
             state = ACCEPTED if error is None else rejected(error)
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
-        self._peer.end()
+        self._peer.end(len(event.payload))
         self._peer.flush_soon()

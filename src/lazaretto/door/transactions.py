@@ -91,16 +91,18 @@ class Work:
         self._sent = self._count = 0
         self._parts: list[_Part] = []
         self._over = False
+        #: Bytes of the messages that it sends.
+        self.size = 0
         self.timer: asyncio.TimerHandle | None = None
 
     def send(self, path: str, via: str | None, messages: Sequence[Message]) -> None:
         """Send messages when it commits. Raises AmqpError if it is over, or too much."""
-        self._add(_Sends(path, via, messages), sent=len(messages))
+        self._add(_Sends(path, via, messages), sent=len(messages), size=_size_of(messages))
 
     def schedule(self, path: str, messages: Sequence[Message]) -> Sequence[int]:
         """Schedule messages when it commits, and return what stands for their numbers. Raises AmqpError."""
         promised = self._promises.make(len(messages))
-        self._add(_Schedules(path, messages, promised), sent=len(messages))
+        self._add(_Schedules(path, messages, promised), sent=len(messages), size=_size_of(messages))
         return promised
 
     def cancel(self, path: str, numbers: Sequence[int]) -> None:
@@ -109,13 +111,13 @@ class Work:
 
     def set_session_state(self, receiver: AsyncReceiver, state: bytes | None) -> None:
         """Store the state of a receiver's session when it commits. Raises AmqpError likewise."""
-        self._add(_SetsState(receiver, state), other=1)
+        self._add(_SetsState(receiver, state), other=1, size=len(state or b""))
 
     def settle(self, messages: Sequence[ReceivedMessage], settlement: Settlement) -> None:
         """Settle messages when it commits. Raises AmqpError if it is over, or too much."""
         self._add(_Settles(messages, settlement), other=len(messages))
 
-    def _add(self, part: _Part, *, sent: int = 0, other: int = 0) -> None:
+    def _add(self, part: _Part, *, sent: int = 0, other: int = 0, size: int = 0) -> None:
         self.refuse_over()
         for most, count, what in (
             (self._most_sent, self._sent + sent, "messages that a transaction sends"),
@@ -125,11 +127,12 @@ class Work:
                 raise AmqpError(RESOURCE_LIMIT_EXCEEDED, f"expected at most {most} {what}, got more")
         self._sent += sent
         self._count += other
+        self.size += size
         self._parts.append(part)
 
     def expire(self) -> None:
         """Forget everything: it took too long."""
-        self._over = True
+        self._over, self.size = True, 0
         self._parts.clear()
 
     def end(self) -> None:
@@ -163,6 +166,10 @@ class Work:
             self._promises.keep(promised, sent.numbers)
 
 
+def _size_of(messages: Sequence[Message]) -> int:
+    return sum(len(one.body) for one in messages)
+
+
 def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:
     """Return the state of a delivery that takes part in a transaction, encoded."""
     return encode_composite(TransactionalState(id_, outcome or Accepted()))
@@ -174,6 +181,11 @@ class Transactions:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._works: dict[bytes, Work] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes of the messages that they send."""
+        return sum(work.size for work in self._works.values()) if self._works else 0
 
     def declare(self, link: Link) -> bytes:
         """Begin a transaction, and return its id. Raises AmqpError if too many are open."""

@@ -27,11 +27,15 @@ class ServerLimits:
         head_size: Maximum size of the head of an HTTP request, in bytes.
         memory: Bytes that all requests over HTTP together may hold; each holds six times what it sends or
             reads.
+        unstored: Bytes of messages over AMQP that are not stored yet, of all connections together: those that
+            have come in part and those of open transactions, above which the connection that holds most of
+            them is ended; and those on their way into the store, above which their senders are not read.
         process_size: Bytes of the server's process above which it begins nothing new; in a container at most
             four fifths of what that may take.
         body_size: Maximum size of a request's body, in bytes.
         query_seconds: Time that a query may take for whoever only reads over HTTP.
-        searches: Searches and exports of all people at the same time.
+        change_seconds: Time that what a change reads before may take, as a repair's filter.
+        searches: Searches, exports and plans of repairs of all people at the same time.
         searches_per_person: Those of one person.
         requests_per_person: Requests over HTTP of one person at the same time.
         stalled_seconds: Time for which a client may read nothing of what waits for it.
@@ -49,9 +53,11 @@ class ServerLimits:
     opening_frames: int = 100
     head_size: int = 32_768
     memory: int = 96 << 20
+    unstored: int = 128 << 20
     process_size: int = 1 << 30
     body_size: int = 32 << 20
     query_seconds: float = 10.0
+    change_seconds: float = 60.0
     searches: int = 4
     searches_per_person: int = 2
     requests_per_person: int = 200

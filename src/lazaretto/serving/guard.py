@@ -18,6 +18,7 @@ from typing import Final
 from lazaretto.errors import ServerOverloaded
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget
+from lazaretto.serving.holdings import Holdings
 from lazaretto.serving.memory import MemoryAlarm, allowed, taken
 from lazaretto.serving.people import People
 from lazaretto.serving.process import OTHER_FILES
@@ -31,6 +32,7 @@ _LOOK: Final = 1.0
 _CROWDED: Final = "connections ended to make room, before a login"
 _FULL: Final = "connections refused: the server has as many as it may"
 _LATE: Final = "connections ended that did not log in, or say what they want, in time"
+_HEAVY: Final = "connections ended that held most of the messages that are in part or in transactions"
 _REFUSED: Final = "wrong keys, tokens or passwords"
 
 
@@ -100,6 +102,9 @@ class Guard:
         self.refusals = Refusals(self.limits.refusal_seconds)
         self.budget = Budget(self.limits.memory)
         self.people = People(self.limits)
+        self._unstored = Holdings[Seat](self.limits.unstored)
+        #: Bytes of messages on their way into the store.
+        self.storing = 0
         self.alarm = MemoryAlarm(allowed(self.limits.process_size))
         self._reports = Reports()
         self._watching: asyncio.Task[None] | None = None
@@ -154,6 +159,7 @@ class Guard:
 
     def leave(self, seat: Seat) -> None:
         """Note that a connection has ended."""
+        self._unstored.hold(seat, 0)
         if seat in self._strangers:
             del self._strangers[seat]
         elif seat in self._known:
@@ -169,6 +175,17 @@ class Guard:
         self._reports.note(_REFUSED, address)
         # Behind a connection that the guard would end meanwhile.
         await asyncio.sleep(self.refusals.note(address, time.monotonic()))
+
+    def hold(self, seat: Seat, size: int) -> None:
+        """Note how many bytes of messages a connection holds; whoever holds most is ended above the limit."""
+        self._unstored.hold(seat, size)
+        while (worst := self._unstored.worst) is not None:
+            self._end(worst, _HEAVY)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so much is on its way into the store that no more should come."""
+        return self.storing > self.limits.unstored
 
     def refuse_new_work(self) -> None:
         """Raise ServerOverloaded while the process takes too much memory."""

@@ -11,6 +11,7 @@ from lazaretto.editing import Editor
 from lazaretto.edits.edit import Edit
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
+from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     check_numbers,
@@ -30,7 +31,7 @@ from lazaretto.engine.outcome.rerouting import (
 )
 from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, Resubmit, ResubmitReport
 from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, Restore, RestoreReport, purged_keys
-from lazaretto.engine.outcome.units import portions
+from lazaretto.engine.outcome.units import goes_to_units, portions
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, member, shown, whole
 from lazaretto.model.entities import EntityPath
@@ -46,6 +47,8 @@ _CHUNK = 500
 _MESSAGES, _LETTERS = 200, 1_000
 
 Which = DeadLetterFilter | int | Iterable[int]
+#: Makes of each letter what is sent instead, None, or why it is refused.
+EditLetters = Callable[[Sequence[DeadLetter]], Sequence[NewMessage | str | None]]
 
 
 def checked_filter(which: object) -> DeadLetterFilter:
@@ -53,6 +56,18 @@ def checked_filter(which: object) -> DeadLetterFilter:
     if which is not None and not isinstance(which, DeadLetterFilter):
         raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
     return which or DeadLetterFilter()
+
+
+def _edited_by(edit: EditFunction, letters: Sequence[DeadLetter]) -> list[NewMessage | str | None]:
+    """Return what a function makes of letters; what it raises is told when they are sent."""
+    made: list[NewMessage | str | None] = []
+    for letter in letters:
+        try:
+            edited = edit(letter)
+            made.append(None if edited is None else prepare(edited))
+        except Exception as error:
+            made.append(str(error))
+    return made
 
 
 def _slices(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
@@ -157,7 +172,9 @@ class DeadLetterDesk:
         with self._tracing(parsed, numbers), editor or contextlib.nullcontext():
             if editor is not None:
                 detail = {**detail, "edit": editor.edit.describe(), "edit_digest": editor.edit.digest}
-            for chunk in self._chunks(parsed, EntityPath(parsed.queue), numbers, on_chunk):
+            target = EntityPath(parsed.queue)
+            edits = (lambda letters: _edited_by(called, letters)) if called is not None else editor
+            for chunk in self._chunks(parsed, target, numbers, on_chunk, edits):
                 made = called if editor is None else self._edited(editor, parsed, chunk)
                 done = self._store.run(Resubmit(parsed, chunk, who, detail, made))
                 report.resubmitted.update(done.resubmitted)
@@ -170,11 +187,13 @@ class DeadLetterDesk:
         target: EntityPath,
         numbers: Sequence[int],
         on_chunk: Callable[[int, int], object] | None = None,
+        edit: EditLetters | None = None,
     ) -> Iterator[Sequence[int]]:
         """Yield the numbers of one commit at a time, and report the progress after each."""
         chunks = [numbers] if numbers else []
         if len(numbers) > _CHUNK:
-            chunks = look(self._store, lambda tx: portions(tx, path, target, numbers, _CHUNK))
+            edited = None if edit is None else self._sessions(edit, path, target, numbers)
+            chunks = look(self._store, lambda tx: portions(tx, path, target, numbers, _CHUNK, edited))
         done = 0
         for chunk in chunks:
             yield chunk
@@ -192,7 +211,19 @@ class DeadLetterDesk:
         messages = (letter.message for letter in letters if letter.message is not None)
         return tracing.resubmitting(EntityPath(parsed.queue), messages, len(numbers))
 
-    def _edited(self, editor: Editor, parsed: EntityPath, numbers: Sequence[int]) -> EditedLetters:
+    def _sessions(
+        self, edit: EditLetters, path: EntityPath, target: EntityPath, numbers: Sequence[int]
+    ) -> dict[int, str | None]:
+        """Return the sessions that an edit puts letters in, by number, if sessions are units at a target."""
+        if not look(self._store, lambda tx: goes_to_units(tx, target)):
+            return {}
+        found: dict[int, str | None] = {}
+        for start in range(0, len(numbers), _MESSAGES):
+            made = self._edited(edit, path, numbers[start : start + _MESSAGES])
+            found |= {number: new.session_id for number, new in made.items() if isinstance(new, NewMessage)}
+        return found
+
+    def _edited(self, editor: EditLetters, parsed: EntityPath, numbers: Sequence[int]) -> EditedLetters:
         """Return what an edit makes of dead letters, by number."""
         made: dict[int, NewMessage | str | None] = {}
         for start in range(0, len(numbers), _MESSAGES):

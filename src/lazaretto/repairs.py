@@ -12,6 +12,7 @@ from types import EllipsisType
 
 from lazaretto.editing import Editor, as_edit, refuse_changed_source
 from lazaretto.edits.edit import Edit
+from lazaretto.edits.named_fields import may_change_session
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
@@ -205,10 +206,13 @@ class Repair:
         """
         flag("messages", messages)
         record = look(self._store, lambda tx: find_repair(tx, self._name))
-        for first in range(record.position, record.letters, _PAGE):
+        first = record.position
+        while first < record.letters:
             last = min(first + _PAGE, record.letters)
             read = functools.partial(letters_at, record=record, first=first, last=last, messages=messages)
-            yield from look(self._store, read)[2].values()
+            _, keys, letters = look(self._store, read)
+            yield from letters.values()
+            first += len(keys)
 
     def edit(self) -> Edit | None:
         """Return the edit of its letters, as it was planned."""
@@ -320,7 +324,9 @@ class RepairDesk:
             )
         kept = order or (BY_SESSION if by_session or units else BY_NUMBER)
         most = None if limit is None else whole("limit", limit, 1, 1 << 62)
-        frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary, most))
+        moves = kept == BY_SESSION and change is not None and may_change_session(change)
+        with Editor(change) if moves and change is not None else contextlib.nullcontext() as editor:
+            frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary, most, editor))
         plan = Plan(
             which=_told(given),
             members=frozen.digest,

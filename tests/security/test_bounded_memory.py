@@ -12,9 +12,11 @@ import httpx
 import pytest
 from web.conftest import Served
 
-from lazaretto import Message, ServerOverloaded, connect
+from lazaretto import DeadLetterFilter, Message, ServerOverloaded, connect
 from lazaretto.engine.messages.parts import TooLittleRoom, fitting, in_parts
 from lazaretto.engine.messages.peek import peek_part
+from lazaretto.engine.repairs import ahead, preview
+from lazaretto.engine.repairs.editing import edit_letters, letters_at
 from lazaretto.model.entities import EntityPath, QueueOptions
 from lazaretto.serving.budget import Budget, Share
 from lazaretto.store.sql.transaction import Transaction
@@ -192,3 +194,33 @@ def test_the_wrong_and_the_large_leave_nothing_held(served: Served, letters: lis
     for number in (letters[0], 999_999):
         api.get(f"/messages/{number}", params={"queue": "q"})
     assert api.get(f"/messages/{letters[0]}", params={"queue": "q"}).json()["message"]["body"][:2] == "aa"
+
+
+def test_a_repair_holds_few_messages_at_a_time(
+    url: str, letters: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its preview and its edit read, and keep until they are sent, as many as there is room for."""
+    room, most = 2 * SIZE, 0
+
+    def edited(editor: Any, queue: Any, keys: Any, found: Any) -> Any:
+        nonlocal most
+        most = max(most, sum(len(one.message.body) for one in found.values()))
+        return edit_letters(editor, queue, keys, found)
+
+    monkeypatch.setattr(letters_at, "__kwdefaults__", {"messages": True, "room": room})
+    monkeypatch.setattr(ahead, "ROOM_OF_LETTERS", room)
+    monkeypatch.setattr(ahead, "edit_letters", edited)
+    monkeypatch.setattr(preview, "edit_letters", edited)
+    with connect(url) as broker:
+        with broker.receiver("q") as receiver:
+            receiver.dead_letter(receiver.receive(100), reason="bad")
+        repair = broker.plan_repair(
+            "q", DeadLetterFilter(), everything=True, edit="SET mended = 1", in_flight=None
+        )
+        seen = repair.preview()
+        assert (seen.looked_at, seen.changed, seen.bytes >= 8 * SIZE) == (38, 38, True)
+        assert sorted(one.sequence_number for one in repair.left(messages=True)) == letters
+        repair.apply()
+        assert repair.run().counts.left == 0
+        assert broker.queue("q").counts.active == 38
+    assert SIZE < most <= room

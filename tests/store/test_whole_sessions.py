@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
 import lazaretto
@@ -12,6 +14,7 @@ from lazaretto import (
     NEXT_SESSION,
     Backoff,
     Broker,
+    DeadLetter,
     InvalidOption,
     ManualClock,
     Message,
@@ -23,6 +26,11 @@ from lazaretto import (
 )
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
+from lazaretto.cli import json_lines
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.units import goes_to_units
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import as_message
 
 from .actions import Die, bodies, create
 
@@ -406,6 +414,64 @@ class TestSentBack:
         repair.run()
         self._assert_undivided(commits, {})
         assert len(list(broker.dead_letters(QUEUE))) == self.MANY + 1
+
+    #: Puts each letter into a session that is named by its number's parity, across those that it was in.
+    MOVE: ClassVar = "SET sys.session_id = 'new-' + parity"
+
+    @pytest.mark.parametrize("way", ["resubmit", "function", "repair", "canary"])
+    def test_an_edit_that_changes_the_session_makes_units_of_the_new_ones(
+        self, broker: Broker, way: str
+    ) -> None:
+        make(broker)
+        broker.create_queue("before")
+        broker.sender("before").send([
+            Message(b"%d" % n, session_id=f"old-{n % 7}", properties={"parity": str(n % 2)})
+            for n in range(self.MANY)
+        ])  # fmt: skip
+        with broker.receiver("before") as receiver:
+            receiver.dead_letter(receiver.receive(self.MANY), reason="Bad")
+        numbers = [one.sequence_number for one in broker.dead_letters("before")]
+        broker.update_queue("before", forward_to=QUEUE)
+        commits = self._commits(broker)
+
+        def move(letter: DeadLetter) -> Message:
+            assert letter.message is not None
+            changed = as_message(letter.message)
+            return msgspec.structs.replace(changed, session_id=f"new-{int(changed.body) % 2}")
+
+        match way:
+            case "resubmit":
+                broker.resubmit("before", numbers, edit=self.MOVE)
+            case "function":
+                broker.resubmit("before", numbers, edit=move)
+            case _:
+                few = 0 if way == "repair" else 10
+                repair = broker.plan_repair("before", numbers, edit=self.MOVE, canary=few, in_flight=None)
+                assert repair.status().sessions == 2
+                repair.apply()
+                repair.run()
+        half = self.MANY // 2
+        assert commits[-1] == {"new-0": half, "new-1": half}
+        assert {size for counts in commits for size in counts.values()} == {half}
+        # Each in the order in which they were.
+        with next_session(broker) as session:
+            received = session.receive(self.MANY)
+            assert [int(one.body) for one in received] == sorted(int(one.body) for one in received)
+
+    def test_lines_of_json(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        make(broker)
+        broker.create_queue("plain")
+        monkeypatch.setattr(json_lines, "BATCH", 10)
+        lines = [
+            b'{"body": %d, "session_id": "%s"}\n' % (n, name)
+            for name in (b"a", b"b", b"c")
+            for n in range(25)
+        ]
+        for path, sizes in ((QUEUE, [25, 50, 75]), ("plain", [10, 20, 30, 40, 50, 60, 70, 75])):
+            commits = self._commits(broker, path)
+            units = look(store_of(broker), partial(goes_to_units, path=EntityPath.parse(path)))
+            json_lines.LineSender(broker.sender(path), Message(b""), units=units).run(lines, lambda: None)
+            assert [sum(counts.values()) for counts in commits] == sizes
 
     def test_a_repair_by_number_is_refused(self, broker: Broker) -> None:
         make(broker)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 from lazaretto.engine.messages.prepare import prepare_all
+from lazaretto.engine.outcome.units import MOST_IN_UNIT
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.messages import Message
 from lazaretto.records.messages import message_of
@@ -50,11 +51,16 @@ def _uninterrupted() -> Iterator[None]:
 
 
 class LineSender:
-    """Sends lines in order and keeps count: `sent` numbers, `last_line` sent, `bytes_read` up to there."""
+    """Sends lines in order and keeps count: `sent` numbers, `last_line` sent, `bytes_read` up to there.
 
-    def __init__(self, sender: Sender, like: Message) -> None:
+    `units`: sessions are units where they go, so that lines of one session in a row are one commit, however
+    many they are.
+    """
+
+    def __init__(self, sender: Sender, like: Message, *, units: bool) -> None:
         self._sender = sender
         self._like = like
+        self._units = units
         self.sent: list[int] = []
         self.last_line = 0
         self.bytes_read = 0
@@ -78,16 +84,24 @@ class LineSender:
                 raise BadLine(
                     number, str(error), error if isinstance(error, InvalidMessage) else None
                 ) from None
-            batch.append((number, message))
-            size += len(message.body)
-            if len(batch) >= BATCH or size >= BATCH_BYTES:
+            full = len(batch) >= BATCH or size >= BATCH_BYTES
+            if full and not self._belongs_to(batch, message):
                 self._commit(batch)
-                self.bytes_read = read
+                self.bytes_read = read - len(line)
                 on_commit()
                 batch, size = [], 0
+            batch.append((number, message))
+            size += len(message.body)
         self._commit(batch)
         self.bytes_read = read
         on_commit()
+
+    def _belongs_to(self, batch: list[tuple[int, Message]], message: Message) -> bool:
+        """Return whether a message must be in the commit of those before it."""
+        session_id = message.session_id
+        if not self._units or session_id is None or len(batch) >= MOST_IN_UNIT:
+            return False
+        return batch[-1][1].session_id == session_id
 
     def _commit(self, batch: list[tuple[int, Message]]) -> None:
         if not batch:

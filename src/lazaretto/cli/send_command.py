@@ -12,6 +12,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from lazaretto.broker import store_of
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions
 from lazaretto.cli.command import Group
@@ -19,10 +20,11 @@ from lazaretto.cli.completion import names_of_destinations, names_of_queues
 from lazaretto.cli.exits import CommandError, exit_code_of, usage
 from lazaretto.cli.json_lines import BadLine, LineSender
 from lazaretto.cli.parse import duration, future, properties
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.units import goes_to_units
 from lazaretto.errors import LazarettoError
-from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath
 from lazaretto.model.messages import Message
-from lazaretto.sender import Sender
 
 commands = Group()
 
@@ -106,7 +108,8 @@ def send(
     "message_id", "session_id", "subject", "correlation_id", "to", "reply_to", "reply_to_session_id",
     "content_type", "partition_key", "time_to_live" (seconds or 5m), "scheduled_enqueue_time" (ISO 8601)
     and "properties" ({"name": value}). The options apply to every line that does not say otherwise. A
-    thousand lines are one commit. Sending stops at a bad line: all lines before it are sent, and the
+    thousand lines are one commit; where sessions are units (on_poison_session=whole), lines of one session in
+    a row are in one commit, up to 100,000. Sending stops at a bad line: all lines before it are sent, and the
     error says so.
     """
     if jsonl and (body is not None or message_id is not None):
@@ -133,8 +136,9 @@ def send(
     )
     with call.broker() as broker, broker.sender(queue, via=via) as sender:
         if jsonl:
+            units = look(store_of(broker), lambda tx: goes_to_units(tx, EntityPath.parse(queue)))
             with _opened(file) as lines:
-                _send_lines(call, queue, sender, message, lines)
+                _send_lines(call, queue, LineSender(sender, message, units=units), lines)
             return
         message.body = os.fsencode(body) if body is not None else _read(file)
         number = sender.send(message)
@@ -170,8 +174,7 @@ def _size(lines: BinaryIO) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
-def _send_lines(call: Call, queue: str, sender: Sender, like: Message, lines: BinaryIO) -> None:
-    sending = LineSender(sender, like)
+def _send_lines(call: Call, queue: str, sending: LineSender, lines: BinaryIO) -> None:
     size = _size(lines)
     with output.progress(f"sending to {queue}", "messages" if size is None else "bytes") as advance:
 

@@ -47,6 +47,15 @@ def edit_names(redaction: Redaction, text: str) -> bool:
     return any(redaction.names("body", path) for path in _patched(edit))
 
 
+def may_change_session(edit: Edit) -> bool:
+    """Return whether an edit may put a message into another session. Patches are of the body alone."""
+    if edit.kind is EditKind.ACTION:
+        return any(
+            one.scope == "sys" and "session" in one.name.lower() for one in sql().action_properties(edit.text)
+        )
+    return edit.kind is EditKind.FUNCTION
+
+
 def _any(redaction: Redaction, properties: Sequence[Property], sizes: bool) -> bool:
     if (
         sizes

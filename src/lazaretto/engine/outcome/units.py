@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from lazaretto.engine.outcome.dead_letter_operations import holder
 from lazaretto.engine.routing.forwards import forwards
@@ -36,6 +36,12 @@ def takes_units(tx: Transaction, queue: QueueRecord) -> bool:
     return False
 
 
+def goes_to_units(tx: Transaction, path: EntityPath) -> bool:
+    """Return the same for the entity at a path, if there is one."""
+    queue = tx.queues.by_path(path.key)
+    return queue is not None and takes_units(tx, queue)
+
+
 def sessions_of(tx: Transaction, keys: Iterable[int]) -> dict[int, str | None]:
     """Return the session ids of messages, by their keys; those that are gone are left out."""
     headers = tx.repairs.headers(list(keys))
@@ -43,12 +49,19 @@ def sessions_of(tx: Transaction, keys: Iterable[int]) -> dict[int, str | None]:
 
 
 def portions(
-    tx: Transaction, path: EntityPath, target: EntityPath, numbers: Sequence[int], most: int
+    tx: Transaction,
+    path: EntityPath,
+    target: EntityPath,
+    numbers: Sequence[int],
+    most: int,
+    edited: Mapping[int, str | None] | None = None,
 ) -> list[Sequence[int]]:
     """Return numbers of dead letters by the commit in which they go to a target, so many in each.
 
-    The letters of a session that is one unit there are in one of them, however many they are.
+    The letters of a session that is one unit there are in one of them, however many they are. `edited`: the
+    sessions of letters, by number, that an edit changes.
     """
+    changed = edited or {}
     queue, to = holder(tx, path), tx.queues.by_path(target.key)
     if to is None or len(numbers) <= most or not takes_units(tx, to):
         return [numbers[start : start + most] for start in range(0, len(numbers), most)]
@@ -59,7 +72,7 @@ def portions(
         sessions = sessions_of(tx, keys.values())
         for number, key in keys.items():
             # A letter without a session is a unit of its own.
-            units.setdefault(sessions.get(key) or number, []).append(number)
+            units.setdefault(changed.get(number, sessions.get(key)) or number, []).append(number)
     return list(_filled(units.values(), most))
 
 

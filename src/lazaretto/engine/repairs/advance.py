@@ -20,7 +20,7 @@ from lazaretto.model.keys import dead_key, subqueue_at
 from lazaretto.model.repair_pace import WATCHED, why_stop
 from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
 from lazaretto.model.repairs import BY_SESSION
-from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.records.messages import NewMessage, QueueRecord
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -190,7 +190,7 @@ class Advance(Operation[Step]):
         """Send the next letters, up to the place `end`; return how many were dealt with."""
         position, queue = course.record.position, course.queue
         assert queue is not None
-        keys = next_letters(course, number, end)
+        keys = next_letters(course, number, end, self.edits)
         if self.edits is not None:
             # What was not edited yet is left to the next step.
             known = [key in self.edits for key in keys]
@@ -251,19 +251,27 @@ def divides_units(course: Course) -> bool:
     return target is not None and takes_units(course.tx, target)
 
 
-def next_letters(course: Course, number: int, end: int) -> list[int]:
-    """Return the next letters, so many and the rest of a session that belongs together, up to a place."""
+def next_letters(
+    course: Course, number: int, end: int, edits: Mapping[int, Edited] | None = None
+) -> list[int]:
+    """Return the next letters, so many and the rest of a session that belongs together, up to a place.
+
+    `edits`: what is made of letters, for they are of the session that they are sent in. Of what is not edited
+    yet nobody knows the session: some of it is among them, so that it will be.
+    """
     position = course.record.position
     keys = course.members(position, min(position + number, end))
     if not keys or course.plan.order != BY_SESSION:
         return keys
     most = MOST_IN_UNIT if divides_units(course) else _MOST_TOGETHER
-    sessions = [session_id for _, session_id in _sessions(course, keys) if session_id is not GONE]
+    sessions = [session_id for _, session_id in _sessions(course, keys, edits) if session_id is not GONE]
     last = sessions[-1] if sessions else None
     behind = position + len(keys)
     while last is not None and behind < min(end, position + number + most):
-        following = course.members(behind, min(behind + _MOST_TOGETHER, end))
-        for key, session_id in _sessions(course, following):
+        following = course.members(behind, min(behind + max(_MOST_TOGETHER, len(keys)), end))
+        for key, session_id in _sessions(course, following, edits):
+            if edits is not None and key not in edits:
+                return [*keys, *following[following.index(key) :]]
             if session_id not in (last, GONE):
                 return keys
             keys.append(key)
@@ -271,11 +279,16 @@ def next_letters(course: Course, number: int, end: int) -> list[int]:
     return keys
 
 
-def _sessions(course: Course, keys: list[int]) -> Iterator[tuple[int, str | None]]:
-    """Yield letters with their sessions, GONE for those that are no letters any more."""
+def _sessions(
+    course: Course, keys: list[int], edits: Mapping[int, Edited] | None
+) -> Iterator[tuple[int, str | None]]:
+    """Yield letters with the sessions that they are sent in, GONE for those that are no letters any more."""
     places = {key: dead_key(key, subqueue_at(course.record.subqueue)) for key in keys}
     found = sessions_of(course.tx, places.values())
-    return ((key, found.get(place, GONE)) for key, place in places.items())
+    for key, place in places.items():
+        new = None if edits is None else edits.get(key)
+        moved = isinstance(new, NewMessage) and place in found
+        yield key, new.session_id if isinstance(new, NewMessage) and moved else found.get(place, GONE)
 
 
 def _first_of_unit(course: Course, bottom: int, top: int) -> int:

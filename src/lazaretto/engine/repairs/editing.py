@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from lazaretto.edits.edit import Edit, EditKind
+from lazaretto.engine.messages.parts import in_parts
 from lazaretto.engine.messages.prepare import check_size
 from lazaretto.engine.outcome.dead_letter_operations import letter_of, messages_of
 from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import LazarettoError
+from lazaretto.model.deadline import check
+from lazaretto.model.entities import Subqueue
+from lazaretto.model.keys import dead_key, main_key, subqueue_at
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repairs import Plan
 from lazaretto.store.records.messages import DeadLetterRecord, NewMessage, QueueRecord
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.transaction import Transaction
+
+#: Bytes of the messages of letters that are read at once, unless one alone has more.
+ROOM_OF_LETTERS: Final = 16 << 20
 
 
 class LetterEditor(Protocol):
@@ -47,13 +54,26 @@ def edit_of(plan: Plan) -> Edit | None:
 
 
 def letters_at(
-    tx: Transaction, record: RepairRecord, first: int, last: int, *, messages: bool = True
+    tx: Transaction,
+    record: RepairRecord,
+    first: int,
+    last: int,
+    *,
+    messages: bool = True,
+    room: int | None = ROOM_OF_LETTERS,
 ) -> tuple[QueueRecord | None, list[int], dict[int, DeadLetter]]:
-    """Return the queue of a repair, the keys at some places, and the letters that wait there, by key."""
+    """Return the queue of a repair, the keys at some places, and the letters that wait there, by key.
+
+    Only the first keys whose messages have `room`, in bytes, or one; None: all of them.
+    """
     course = Course.of(tx, record)
     queue, keys = course.queue, course.members(first, last)
     if queue is None:
         return None, keys, {}
+    if messages and room is not None:
+        dead = {key: dead_key(key, subqueue_at(record.subqueue)) for key in keys}
+        sizes = tx.sizes_of(list(dead.values()))
+        keys = list(next(in_parts(keys, {key: sizes.get(dead[key], 0) for key in keys}, room), ()))
     known = tx.history.some_dead_letters(keys)
     records = [known[key] for key in keys if key in known and _waits(known[key], record)]
     found = messages_of(tx, records) if messages else {}
@@ -86,3 +106,24 @@ def _fitting(queue: QueueRecord, new: Edited) -> Edited:
         except LazarettoError as error:
             return f"the edited message cannot be sent: {error}"
     return new
+
+
+def sessions_after(
+    tx: Transaction, queue: QueueRecord, subqueue: Subqueue, editor: LetterEditor, keys: Sequence[int]
+) -> dict[int, str | None]:
+    """Return the sessions that an edit puts letters in, by key, where it changes something."""
+    found: dict[int, str | None] = {}
+    dead = [dead_key(key, subqueue) for key in keys]
+    for part in in_parts(dead, tx.sizes_of(dead), ROOM_OF_LETTERS):
+        check()
+        known = tx.history.some_dead_letters([main_key(key) for key in part])
+        messages = messages_of(tx, known.values())
+        letters = {
+            key: letter_of(tx, queue, record, messages[key])
+            for key, record in known.items()
+            if key in messages
+        }
+        for key, new in zip(letters, editor(list(letters.values())), strict=True):
+            if isinstance(new, NewMessage):
+                found[key] = new.session_id
+    return found

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import functools
+import hashlib
 import heapq
 import itertools
 from array import array
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
+from lazaretto.engine.repairs.editing import LetterEditor, sessions_after
 from lazaretto.engine.repairs.key_list import KeyList
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.fingerprint import plain_fingerprint
@@ -22,6 +25,8 @@ from lazaretto.store.sql.transaction import Transaction
 
 #: How many letters are looked at at once.
 _PAGE = 100_000
+#: How many are edited at once, to know their sessions.
+_EDITED = 1_000
 #: An odd number near 2^64 / 1.618: multiplied by it, neighbouring keys lie far apart.
 _SPREAD, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 #: What a product is multiplied by to have the key again.
@@ -50,8 +55,11 @@ def freeze(
     order: str,
     canary: int,
     limit: int | None = None,
+    editor: LetterEditor | None = None,
 ) -> Frozen:
     """Return the dead letters that a filter selects now, or the first of them up to a limit.
+
+    `editor`: what may put them into other sessions, which then count.
 
     The letters of the canary come first: those with the lowest hashes within each fingerprint, or whole
     sessions. Memory stays flat, except that sessions are put in order with some bytes for each letter.
@@ -83,7 +91,10 @@ def freeze(
             break
     packed, sessions = KeyList(), None
     if order == BY_SESSION:
-        ordered, sessions, chosen = _by_session(tx, keys, path, canary)
+        moved = (
+            None if editor is None else functools.partial(sessions_after, tx, queue, path.subqueue, editor)
+        )
+        ordered, sessions, chosen = _by_session(tx, keys, path, canary, moved)
         packed.extend(ordered)
     else:
         leading = few.chosen(len(keys))
@@ -153,30 +164,48 @@ class _Few:
 
 
 def _by_session(
-    tx: Transaction, keys: Sequence[int], path: EntityPath, canary: int
-) -> tuple[list[int], int, int]:
+    tx: Transaction,
+    keys: Sequence[int],
+    path: EntityPath,
+    canary: int,
+    moved: Callable[[Sequence[int]], dict[int, str | None]] | None,
+) -> tuple[array[int], int, int]:
     """Return the letters session by session, how many sessions there are, and the canary's size.
 
     Sessions come in the order of their first letters, those of the canary before all others. A canary is
     made of whole sessions, because what is sent later would come behind what is sent first.
     """
-    numbers: dict[str | None, int] = {}
+    # A name can be long, and a hash of it has few bytes.
+    numbers: dict[int | None, int] = {}
     sessions = array("q")
     sizes = array("q")
-    for start in range(0, len(keys), _PAGE):
-        some = keys[start : start + _PAGE]
+    page = _PAGE if moved is None else _EDITED
+    for start in range(0, len(keys), page):
+        some = keys[start : start + page]
         headers = tx.repairs.headers([dead_key(key, path.subqueue) for key in some])
+        others = {} if moved is None else moved(some)
         for key in some:
             name = decode_headers(headers.get(dead_key(key, path.subqueue))).session_id
-            number = numbers.setdefault(name, len(numbers))
+            name = others.get(key, name)
+            number = numbers.setdefault(None if name is None else _hash_of(name), len(numbers))
             if number == len(sizes):
                 sizes.append(0)
             sizes[number] += 1
             sessions.append(number)
     leading = _some_sessions(sizes, canary)
-    rank = {number: place - len(leading) for place, number in enumerate(leading)}
-    order = sorted(range(len(keys)), key=lambda place: rank.get(sessions[place], sessions[place]))
-    return [keys[place] for place in order], len(sizes), sum(sizes[number] for number in leading)
+    first = set(leading)
+    starts, start = array("q", bytes(8 * len(sizes))), 0
+    for number in itertools.chain(leading, (one for one in range(len(sizes)) if one not in first)):
+        starts[number], start = start, start + sizes[number]
+    ordered = array("q", bytes(8 * len(keys)))
+    for key, number in zip(keys, sessions, strict=True):
+        ordered[starts[number]] = key
+        starts[number] += 1
+    return ordered, len(sizes), sum(sizes[number] for number in leading)
+
+
+def _hash_of(name: str) -> int:
+    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
 def _some_sessions(sizes: Sequence[int], wanted: int) -> list[int]:

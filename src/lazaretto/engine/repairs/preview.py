@@ -68,11 +68,17 @@ def preview(look: Look, name: str, editor: LetterEditor | None, wanted: int | No
     found = _Look(record)
     look(found.begin)
     for first, last in places(record.letters, wanted):
-        queue, keys, letters = look(functools.partial(letters_at, record=record, first=first, last=last))
-        edits = None if editor is None or queue is None else edit_letters(editor, queue, keys, letters)
-        if edits is not None:
-            found.show(letters, edits)
-        look(functools.partial(found.at, keys=keys, edits=edits))
+        while first < last:
+            # Without an edit nobody asks what the messages are.
+            read = functools.partial(
+                letters_at, record=record, first=first, last=last, messages=editor is not None
+            )
+            queue, keys, letters = look(read)
+            edits = None if editor is None or queue is None else edit_letters(editor, queue, keys, letters)
+            if edits is not None:
+                found.show(letters, edits)
+            look(functools.partial(found.at, keys=keys, edits=edits))
+            first += len(keys)
     return found.result()
 
 
@@ -124,8 +130,7 @@ class _Look:
         letters = tx.history.some_dead_letters(keys)
         self._placed += len(holding(tx, queue, {main_key(row.key): row for row in rows.values()}))
         reviver, router = Reviver(tx, queue), Router(tx)
-        for message in tx.peek_keys(list(rows)):
-            self._bytes += len(message.body) + len(message.encoded_headers or b"")
+        self._bytes += sum(tx.sizes_of(list(rows)).values())
         for key in keys:
             row = rows.get(dead_key(key, self._subqueue))
             edited = None if edits is None else edits.get(key)

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from lazaretto.engine.repairs.advance import (
@@ -128,7 +128,8 @@ class Runner:
                 return
             limit, edits, trouble = self._limit(record, allowance), None, None
             if ahead is not None:
-                number = self._store.read(functools.partial(_letters_of_step, record=record, limit=limit))
+                read = functools.partial(_letters_of_step, record=record, limit=limit, edits=ahead.known)
+                number = self._store.read(read)
                 edits, trouble = _edits(ahead, record, number, nap)
                 # What is not edited yet cannot be sent; and a unit not at all while a part of it is not.
                 limit = min(limit, len(edits)) if number <= limit or ahead.covers(record, number) else 0
@@ -163,14 +164,14 @@ class Runner:
             self._chunk = min(MOST_CHUNK, next_chunk(step.letters, step.seconds))
 
 
-def _letters_of_step(tx: Transaction, record: RepairRecord, limit: int) -> int:
+def _letters_of_step(tx: Transaction, record: RepairRecord, limit: int, edits: Mapping[int, Edited]) -> int:
     """Return how many letters a step goes over: more than its limit if its last ones belong together."""
     course = Course.of(tx, record)
     if not limit or not divides_units(course):
         return limit
     if course.phase is Phase.CANARY:
         return max(limit, course.plan.canary - record.position)
-    return max(limit, len(next_letters(course, limit, record.letters)))
+    return max(limit, len(next_letters(course, limit, record.letters, edits)))
 
 
 def _edits(

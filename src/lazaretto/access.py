@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens
-from lazaretto.engine.four_eyes import four_eyes
+from lazaretto.engine.four_eyes import FourEyesWish, four_eyes, four_eyes_wish
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.redaction import find_rules
 from lazaretto.model.grants import person_name
@@ -31,8 +31,12 @@ class AccessDesk:
         return look(self._store, lambda tx: find_tokens(tx, SESSION, name))
 
     def four_eyes(self) -> int | None:
-        """Return the most letters that a repair may send without a second person; None: any number."""
+        """Return the most letters that one person may send or delete in an hour; None: any number."""
         return look(self._store, four_eyes)
+
+    def four_eyes_wish(self) -> FourEyesWish | None:
+        """Return the wish to let one person send more that waits for a second person; None: there is none."""
+        return look(self._store, four_eyes_wish)
 
     def redaction(self) -> list[RedactionRule]:
         """Return the rules for fields of messages that people may not read."""

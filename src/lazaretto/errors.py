@@ -26,6 +26,9 @@ class InvalidOption(LazarettoError, ValueError):
     """An option has an unknown name or a value that is not allowed."""
 
     code = "invalid_option"
+    #: The error without the entities that it names, and which these are.
+    plain: str | None = None
+    entities: tuple[str, ...] = ()
 
 
 class InvalidMessage(LazarettoError, ValueError):

@@ -37,6 +37,43 @@ ALONE: dict[str, Callable[[Broker, list[int], str], object]] = {
 }
 
 
+def delete_queue(broker: Broker, some: list[int], who: str) -> None:
+    """Delete a queue that has as many letters, and one that was purged."""
+    broker.create_queue("gone")
+    broker.sender("gone").send([Message(b"{}") for _ in some])
+    with broker.receiver("gone") as receiver:
+        receiver.dead_letter(receiver.receive(len(some)), reason="Broken")
+    broker.purge("gone", [one.sequence_number for one in broker.dead_letters("gone")][:1], actor="eve")
+    try:
+        broker.delete_queue("gone", actor=who)
+    finally:
+        broker.run(SetFourEyes(letters=None))
+        if any(one.path == "gone" for one in broker.queues()):
+            broker.delete_queue("gone")
+        broker.run(SetFourEyes(letters=5))
+
+
+def delete_topic(broker: Broker, some: list[int], who: str) -> None:
+    """Delete a topic whose two subscriptions have as many letters together."""
+    broker.create_topic("old")
+    for name in ("one", "two"):
+        broker.create_subscription("old", name)
+    broker.sender("old").send([Message(b"{}") for _ in some])
+    for name, share in (("one", some[:-1]), ("two", some[-1:])):
+        with broker.receiver(f"old/subscriptions/{name}") as receiver:
+            receiver.dead_letter(receiver.receive(len(share)), reason="Broken")
+    try:
+        broker.delete_topic("old", actor=who)
+    finally:
+        broker.run(SetFourEyes(letters=None))
+        if any(one.path == "old" for one in broker.topics()):
+            broker.delete_topic("old")
+        broker.run(SetFourEyes(letters=5))
+
+
+ALONE |= {"delete the queue": delete_queue, "delete the topic": delete_topic}
+
+
 def repair(broker: Broker, numbers: list[int], who: str) -> None:
     which = DeadLetterFilter(sequence_numbers=tuple(numbers))
     broker.plan_repair("q", which, actor=who).apply(actor=who)
@@ -89,7 +126,17 @@ def test_over_http_a_second_admin_confirms_that_one_person_may_do_more(
         assert client.post("/commands/set_four_eyes", json={"letters": letters}).is_success
         return broker.four_eyes()
 
+    def listed(client: httpx.Client) -> tuple[object, str]:
+        told = client.get("/access/four-eyes").json()
+        assert told["letters"] == 5
+        shown = client.get(f"http://127.0.0.1:{served.port}/access").text
+        assert f"{told['asked']['actor']} asks for" in shown
+        return told["asked"]["letters"], told["asked"]["actor"]
+
+    assert ben.get("/access/four-eyes").json() == {"letters": 5, "asked": None}
     assert wish(ana, more) == 5
+    # The second person need not read the audit log for it.
+    assert listed(ben) == (more, "ana")
     # Neither again, nor with a token for another name that she has seen.
     assert wish(ana, more) == 5
     broker.run(GrantRole(person="ci", role="admin"))
@@ -99,8 +146,10 @@ def test_over_http_a_second_admin_confirms_that_one_person_may_do_more(
     assert wish(relayed, more) == 5
     # A second person must want the same.
     assert wish(ben, 1000) == 5
+    assert listed(ana) == (1000, "ben")
     assert wish(ana, more) == 5
     assert wish(ben, more) == more
+    assert ben.get("/access/four-eyes").json() == {"letters": more, "asked": None}
     actions = [one.action for one in broker.audit(limit=3)]
     assert actions[0] == "access: four eyes"
     assert actions[1] == "access: four eyes asked"

@@ -38,6 +38,10 @@ def test_over_http_new_work_is_refused_and_metrics_tell_why(tmp_path: Path) -> N
             answer = await client.get("/api/v1/queues")
             assert (answer.status_code, answer.json()["code"]) == (503, "server_overloaded")
             assert answer.headers["retry-after"] == "1"
+            for method, path in (("GET", "/"), ("GET", "/search?q=x"), ("POST", "/do/create_queue")):
+                page = await client.request(method, path, data={} if method == "GET" else {"path": "q"})
+                assert (page.status_code, page.headers["content-type"][:9]) == (503, "text/html"), path
+            assert [one.path for one in await broker.queues()] == ["$system/deadletter"]
             assert (await client.get("/healthz")).status_code == 200
             assert "lazaretto_server_memory_alarm 1" in (await client.get("/metrics")).text.splitlines()
 

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from lazaretto import Message, QueryTooLong, TooManyRequests, connect
+from lazaretto import Message, QueryTooLong, TooManyRequests, aio, connect
 from lazaretto.filters import values
-from lazaretto.model.deadline import Deadline, within
+from lazaretto.model.deadline import Deadline, current, within
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget, Share
+from lazaretto.serving.guard import Guard
 from lazaretto.serving.people import People
+from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
+from lazaretto.web import Access, Grant, Identity, Role, open_web
 
 #: A statement that takes far longer than any test may, on both databases.
 ENDLESS = """
@@ -150,3 +156,98 @@ class TestPeople:
             assert not deadline.over
         assert deadline.over
         assert deadline.end > time.monotonic()
+
+
+class Current(Operation[Deadline | None]):
+    """Tells the deadline that a commit has."""
+
+    def run(self, tx: Transaction) -> Deadline | None:
+        return current()
+
+
+def test_a_commit_has_no_deadline_because_others_are_in_it_too(store: Any) -> None:
+    with within(0.0):
+        assert store.run(Current()) is None
+
+
+@asynccontextmanager
+async def limited(url: str, **limits: Any) -> AsyncIterator[tuple[Guard, httpx.AsyncClient]]:
+    """Serve a store within some limits, and yield what counts, and a client that may do everything."""
+    guard = Guard(ServerLimits(**limits))
+    owner = Identity("owner", (Grant(Role.ADMIN),))
+    async with (
+        await aio.connect(url) as broker,
+        open_web(broker, Access(anonymous=owner), port=0, guard=guard) as server,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client,
+    ):
+        yield guard, client
+
+
+#: What is asked for over HTTP and of the console: the method, the path, and fields of a form or JSON.
+PLAN = {"path": "q", "name": "mend"}
+READS = (
+    ("GET", "/api/v1/dead-letters?queue=q&where=body+%3D+1", None),
+    ("GET", "/search?q=text", None),
+    ("GET", "/failures/1?queue=q", None),
+    ("GET", "/api/v1/queues/q", None),
+    ("GET", "/queue?queue=q", None),
+)
+PLANS = (
+    ("POST", "/api/v1/commands/plan_repair", {**PLAN, "filter": {"where": "body = 1"}}),
+    ("POST", "/do/plan_repair", {**PLAN, "filter.where": "body = 1"}),
+)
+
+
+async def status_of(client: httpx.AsyncClient, method: str, path: str, given: dict[str, Any] | None) -> int:
+    if given is None or path.startswith("/api"):
+        return (await client.request(method, path, json=given)).status_code
+    return (await client.request(method, path, data=given)).status_code
+
+
+class TestEveryWay:
+    """One mechanism is in front of the API and the console's pages."""
+
+    @pytest.fixture(autouse=True)
+    def letters(self, url: str) -> None:
+        with connect(url) as broker:
+            broker.create_queue("q")
+            broker.sender("q").send([Message(b"1")] * 3)
+            with broker.receiver("q") as receiver:
+                receiver.dead_letter(receiver.receive(3), reason="bad")
+
+    def test_what_reads_has_a_deadline(self, url: str) -> None:
+        async def work() -> None:
+            async with limited(url, query_seconds=0.0) as (_, client):
+                # A short statement is over before anybody looks at the clock.
+                assert [await status_of(client, *one) for one in READS[:3]] == [503] * 3
+
+        asyncio.run(work())
+
+    def test_a_plan_has_one_and_changes_nothing_when_it_is_over(self, url: str) -> None:
+        async def work() -> None:
+            async with limited(url, change_seconds=0.0) as (_, client):
+                assert [await status_of(client, *one) for one in PLANS] == [503, 503]
+                assert await status_of(client, "POST", "/api/v1/commands/create_queue", {"path": "a"}) == 200
+
+        asyncio.run(work())
+        with connect(url) as broker:
+            assert not broker.repairs()
+
+    @pytest.mark.stores("sqlite")
+    def test_a_person_has_few_under_way(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("lazaretto.serving.people.Budget", functools.partial(Budget, patience=0.0))
+
+        async def work() -> None:
+            async with limited(url, requests_per_person=2, searches_per_person=1) as (guard, client):
+                mine, other = Share(Budget(1)), Share(Budget(1))
+                await guard.people.search("owner", mine)
+                assert [await status_of(client, *one) for one in (*READS, *PLANS)] == [
+                    429, 429, 429, 200, 200, 429, 429,
+                ]  # fmt: skip
+                mine.end()
+                assert {await status_of(client, *one) for one in READS} == {200}
+                guard.people.begin("owner", mine)
+                guard.people.begin("owner", other)
+                assert {await status_of(client, *one) for one in (*READS, *PLANS)} == {429}
+
+        asyncio.run(work())

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from web.conftest import Served
 
-from lazaretto import Broker, Message
+from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 from lazaretto.commands import CreateToken, GrantRole, RemovePerson, RevokeToken, WithdrawRole
 from lazaretto.web import routes
 from lazaretto.web.api import dead_letters
@@ -174,3 +174,33 @@ def test_who_makes_an_entity_forward_needs_the_right_to_send_there(broker: Broke
     broker.run(GrantRole(person="ana", role="client", queue="vault"))
     changed = client.patch("/queues/shop/own", json={"forward_to": "vault"})
     assert changed.json()["options"]["forward_to"] == "vault"
+
+
+def test_a_circle_is_told_without_what_the_asker_may_not_see(broker: Broker, served: Served) -> None:
+    for path, to in (("shop/own", None), ("board/secret", "shop/own"), ("vault", "board/secret")):
+        broker.create_queue(path, QueueOptions(forward_to=to))
+    _, client = ana(broker, served, "admin", "shop/*")
+    broker.run(GrantRole(person="ana", role="client", queue="vault"))
+
+    def told() -> str:
+        answer = client.patch("/queues/shop/own", json={"forward_to": "vault"})
+        assert (answer.status_code, answer.json()["code"]) == (422, "invalid_option")
+        return str(answer.json()["detail"])
+
+    assert told() == "messages would be forwarded in a circle; forward them elsewhere"
+    broker.run(GrantRole(person="ana", role="viewer"))
+    assert "shop/own → vault → board/secret → shop/own" in told()
+
+
+@sqlite
+def test_a_message_names_no_queue_that_its_sender_may_not_use(broker: Broker, served: Served) -> None:
+    """What `peek` tells of another message is no wish, so that no right is asked for."""
+    broker.create_queue("vault")
+    _, client = ana(broker, served, "client", "q")
+    sent = {"body": "x", "dead_letter_queue": "vault", "reply_to": "vault", "to": "vault"}
+    assert client.post("/messages?queue=q", json=sent).status_code == 201
+    broker.update_queue("q", policy=PoisonPolicy(on_invalid="reject"))
+    receiver = broker.receiver("q")
+    receiver.invalid(receiver.receive(1))
+    assert not broker.peek("vault")
+    assert [one.reply_to for one in broker.peek("$system/deadletter")] == ["vault"]

@@ -136,6 +136,7 @@ def administer(broker: lazaretto.Broker) -> None:
     note: str = broker.queue("again").version
     broker.run(commands.UpdateQueue(path="again", changes={"lock_duration": 5}), version=note)
     print(made["path"], broker.people(), broker.tokens("ann"), broker.browser_sessions(), broker.four_eyes())
+    print(broker.four_eyes_wish())
     hidden: list[RedactionRule] = broker.redaction()
     print([rule.form is RedactionForm.MASK for rule in hidden])
     broker.delete_queue("orders", actor="ann")

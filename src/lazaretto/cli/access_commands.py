@@ -115,16 +115,32 @@ def four_eyes(
         ),
     ] = None,
 ) -> None:
-    """Show or set from where on a repair needs a second person.
+    """Show or set how many letters one person may send.
 
-    Whoever planned a repair of more letters cannot apply it.
+    It holds for an hour, and for letters that are deleted, too. Whoever planned a repair of more letters
+    cannot apply it. A wish for more, made over HTTP, is shown until a second person asks for the same.
     """
     with call.broker() as broker:
         if letters is None:
             found = broker.four_eyes()
         else:
             found = call.run(broker, SetFourEyes(letters=None if letters is NOTHING else letters))
-    call.print({"letters": found}, "any number" if found is None else output.plural(found, "letter"))
+        wish = broker.four_eyes_wish()
+
+    def show() -> None:
+        output.line(_number_of_letters(found))
+        if wish is not None:
+            since, until = output.shown_time(wish.time), output.shown_time(wish.ends)
+            output.line(
+                f"{wish.actor} asks for {_number_of_letters(wish.letters)} since {since}; "
+                f"it holds once somebody else sets the same before {until}"
+            )
+
+    call.print({"letters": found} | ({} if wish is None else {"asked": wish}), show)
+
+
+def _number_of_letters(number: int | None) -> str:
+    return "any number" if number is None else output.plural(number, "letter")
 
 
 @people.command("list")

@@ -26,6 +26,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     command_name: ClassVar[str]
     #: Whether the answer has a secret, which is not kept, so that it cannot be run under a key.
     shown_once: ClassVar[bool] = False
+    #: Whether it looks through many letters before it changes something.
+    searches: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

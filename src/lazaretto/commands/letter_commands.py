@@ -158,6 +158,7 @@ class PlanRepair(OfPath, frozen=True, kw_only=True):
     The set is that of a filter: its parts are those of DeadLetterFilter. `edit`: the text of an action.
     """
 
+    searches: ClassVar[bool] = True
     name: str | None = None
     filter: Options = msgspec.field(default_factory=dict)
     everything: bool = False

@@ -115,7 +115,7 @@ def description_of(error: BaseException, sees: Callable[[str], bool] = _sees_not
     """
     if not isinstance(error, errors.LazarettoError):
         return "an internal error: see the server's log"
-    text = str(without_unseen(error, sees) if isinstance(error, errors.EntityNotFound) else error)
+    text = str(without_unseen(error, sees))
     sentence = _row(error).sentence
     if sentence:
         name = _NAME.search(text)

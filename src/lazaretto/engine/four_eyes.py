@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import unicodedata
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final
 
 import msgspec
@@ -12,7 +13,7 @@ import msgspec
 from lazaretto.engine.log import audit
 from lazaretto.errors import SecondPersonNeeded
 from lazaretto.model.actors import Actor, behind
-from lazaretto.model.clock import MICROSECONDS
+from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.store.records.access import FOUR_EYES, FOUR_EYES_ASKED, LETTERS_OF
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -23,18 +24,48 @@ _HOUR: Final = 60 * _MINUTE
 _DAY: Final = 24 * _HOUR
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class FourEyesWish:
+    """A wish to let one person send more, which holds once a second person asks for the same.
+
+    `letters`: how many; None: any number. `actor`: who asked. `ends`: until when a second person may.
+    """
+
+    letters: int | None
+    actor: str
+    time: datetime
+    ends: datetime
+
+
 class _Asked(msgspec.Struct, frozen=True):
-    """A wish to let one person send more. `by`: the identities of who asked; `time`: in microseconds."""
+    """A wish as it is stored. `by`: the identities of who asked; `time`: in microseconds."""
 
     letters: int | None
     by: tuple[str, ...]
     time: int
+    actor: str = ""
 
 
 def four_eyes(tx: Transaction) -> int | None:
     """Return the most letters that one person may send or delete in an hour; None: any number."""
     found = tx.access.setting(FOUR_EYES)
     return None if found is None else int(found)
+
+
+def four_eyes_wish(tx: Transaction) -> FourEyesWish | None:
+    """Return the wish to let one person send more that waits for a second person."""
+    asked = _asked(tx)
+    if asked is None:
+        return None
+    # One of a version before this has no name.
+    actor = asked.actor or ", ".join(sorted(asked.by))
+    return FourEyesWish(asked.letters, actor, to_datetime(asked.time), to_datetime(asked.time + _DAY))
+
+
+def _asked(tx: Transaction) -> _Asked | None:
+    kept = tx.access.setting(FOUR_EYES_ASKED)
+    asked = None if kept is None else msgspec.json.decode(kept, type=_Asked)
+    return asked if asked is not None and asked.time + _DAY > tx.now else None
 
 
 def identities(names: Iterable[str]) -> frozenset[str]:
@@ -91,7 +122,7 @@ class SetFourEyes(Operation[int | None]):
     def run(self, tx: Transaction) -> int | None:
         before = four_eyes(tx)
         if self._needs_second(before) and not self._is_second(tx):
-            asked = _Asked(self.letters, tuple(identities(behind(self.actor))), tx.now)
+            asked = _Asked(self.letters, tuple(identities(behind(self.actor))), tx.now, str(self.actor))
             tx.access.save_setting(FOUR_EYES_ASKED, msgspec.json.encode(asked).decode())
             audit(tx, self.actor, "access: four eyes asked", "", letters=self.letters, before=before)
             return before
@@ -105,11 +136,9 @@ class SetFourEyes(Operation[int | None]):
         return by_server and before is not None and (self.letters is None or self.letters > before)
 
     def _is_second(self, tx: Transaction) -> bool:
-        kept = tx.access.setting(FOUR_EYES_ASKED)
-        asked = None if kept is None else msgspec.json.decode(kept, type=_Asked)
+        asked = _asked(tx)
         return (
             asked is not None
             and asked.letters == self.letters
-            and asked.time + _DAY > tx.now
             and not identities(behind(self.actor)) & set(asked.by)
         )

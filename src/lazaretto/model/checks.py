@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeGuard, TypeVar
 
-from lazaretto.errors import EntityNotFound, InvalidOption
+from lazaretto.errors import EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.model.clock import to_micros
 from lazaretto.model.other_names import written_here
 
@@ -65,9 +65,11 @@ def not_found(plain: str, path: str, others: Iterable[str], *, more: bool = Fals
     return error
 
 
-def without_unseen(error: EntityNotFound, sees: Callable[[str], bool]) -> EntityNotFound:
-    """Return an error that suggests only entities which somebody sees."""
-    if error.plain is None:
+def without_unseen(error: LazarettoError, sees: Callable[[str], bool]) -> LazarettoError:
+    """Return an error that names, beside what was asked for, only entities which somebody sees."""
+    if isinstance(error, InvalidOption) and error.plain is not None:
+        return error if all(map(sees, error.entities)) else InvalidOption(error.plain)
+    if not isinstance(error, EntityNotFound) or error.plain is None:
         return error
     names = [name for name in error.others if sees(name)]
     # That nothing else exists would not be true.

@@ -72,3 +72,17 @@ def within(seconds: float) -> Iterator[Deadline]:
         _current.reset(token)
         # What it has left in threads ends, too.
         deadline.end_now()
+
+
+def undated() -> contextlib.AbstractContextManager[None]:
+    """Return a context in which nothing has a deadline, such as a commit that is for others, too."""
+    return contextlib.nullcontext() if _current.get() is None else _without()
+
+
+@contextlib.contextmanager
+def _without() -> Iterator[None]:
+    token = _current.set(None)
+    try:
+        yield
+    finally:
+        _current.reset(token)

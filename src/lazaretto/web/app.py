@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.posting import hold_for_clients
 from lazaretto.aio.witness import Witness
-from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import without_unseen
 from lazaretto.web import api
 from lazaretto.web.access import NOBODY, Access
@@ -38,7 +38,7 @@ from lazaretto.web.problems import problem_of
 from lazaretto.web.redirects import RelativeRedirects
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
-from lazaretto.web.routes import ROUTES, Call, Ending, Route, bounded_answer_of
+from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of, bounded
 from lazaretto.web.tries import TriedHandlers
 from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by
@@ -78,11 +78,13 @@ def web_app(
     door = AccessDoor(broker, access, host_names)
     ending, held, times, witness = Ending(), HeldMessages(), RequestTimes(), Witness(broker)
 
+    def call_of(request: Request) -> Call:
+        admit = functools.partial(door.admit, request, again=True)
+        return Call(broker, NOBODY, request, ending, held, times, admit, witness)
+
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            admit = functools.partial(door.admit, request, again=True)
-            call = Call(broker, NOBODY, request, ending, held, times, admit, witness)
-            return await _answered(request, route, call, door)
+            return await _answered(request, route, call_of(request), door)
 
         return answer
 
@@ -112,7 +114,7 @@ def web_app(
         Place("/openapi.json", describe),
         Place(f"{PREFIX}/access/me", tell_me),
         *login_places(door),
-        *console_places(broker, door),
+        *console_places(broker, door, call_of),
         Place("/healthz", live),
         Place("/readyz", ready),
     ]
@@ -167,12 +169,16 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
         call.broker = seen_by(call.broker, call.identity)
         # Before anything else is read: an answer may be newer than its tag, never older.
         tag = await door.tag(request, call.identity) if route.method == "GET" and not route.streams else None
-        found = not_modified(tag, request) or await bounded_answer_of(route, call)
+        found = not_modified(tag, request) or await bounded(
+            call,
+            lambda: answer_of(route, call),
+            searches=route.searches,
+            # Whoever watches the server has to see why.
+            always=route.path.startswith("/metrics"),
+        )
         response = found if isinstance(found, Response) else _as_json(found, route, tag)
     except LazarettoError as error:
-        if isinstance(error, EntityNotFound):
-            error = without_unseen(error, call.identity.sees)
-        response = problem_of(error, base_of(request))
+        response = problem_of(without_unseen(error, call.identity.sees), base_of(request))
     response.raw_headers.append((b"x-request-id", number.encode()))
     seconds = time.perf_counter() - began
     call.times.note(route.method, route.path, response.status_code, seconds)

@@ -10,6 +10,7 @@ import re
 import time
 import typing
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -426,23 +427,31 @@ def _too_large(most: int) -> HttpError:
     return HttpError("request_too_large", f"expected at most {most} bytes, got more")
 
 
-async def bounded_answer_of(route: Route, call: Call) -> Response | Any:
-    """Do the same within what one person may have under way, and what a query may take."""
+async def bounded(call: Call, work: Callable[[], Awaitable[T]], *, searches: bool, always: bool = False) -> T:
+    """Return what work comes to, within what one person may have under way.
+
+    `searches`: it may look through much, and is ended if nobody waits for it. `always`: it is done also while
+    the server refuses new work. Raises ServerOverloaded, TooManyRequests.
+    """
     seat, share = seat_of(call.request.scope), call.share
     if seat is None:
-        return await answer_of(route, call)
-    if not route.path.startswith("/metrics"):
-        # Whoever watches the server has to see why.
+        return await work()
+    if not always:
         seat.guard.refuse_new_work()
     seat.people.begin(call.identity.name, share)
-    if route.searches:
+    if searches:
         await seat.people.search(call.identity.name, share)
-    if route.method != "GET" or route.waits:
-        return await answer_of(route, call)
-    with within(seat.limits.query_seconds):
-        # Nobody needs to watch a client that asks for little.
-        answering = answer_of(route, call)
-        return await (call.wait_for(answering) if route.searches else answering)
+        return await call.wait_for(work())
+    # Nobody needs to watch a client that asks for little.
+    return await work()
+
+
+def deadline_of(request: Request) -> AbstractContextManager[object]:
+    """Return the context of what a request asks for: it has a deadline, which a change has later."""
+    seat = seat_of(request.scope)
+    if seat is None:
+        return nullcontext()
+    return within(seat.limits.query_seconds if request.method == "GET" else seat.limits.change_seconds)
 
 
 async def answer_of(route: Route, call: Call) -> Response | Any:
@@ -466,7 +475,9 @@ async def answer_of(route: Route, call: Call) -> Response | Any:
         plain = route.body in (bytes, msgspec.Raw)
         content = await content_of(request, route.most, COST if plain else _JSON_COST)
         given["body"] = content if route.body is bytes else body_of(route.body, content)
-    return await route.handler(call, **given)
+    # A body may take longer to come.
+    with nullcontext() if route.waits else deadline_of(request):
+        return await route.handler(call, **given)
 
 
 def _entity(given: dict[str, Any]) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from lazaretto.engine.entities.existing import already, require_same
 from lazaretto.engine.entities.missing import no_entity
+from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note, note_all
 from lazaretto.engine.outcome.dispositions import culprit_decoder
 from lazaretto.engine.queue_admission import admission_of
@@ -266,12 +267,20 @@ class DeleteQueue(Operation[None]):
         record = require_queue(tx, self.path)
         refuse_topic(record, "delete_topic")
         admission_of(record).check_deletion(tx, record)
-        delete(tx, record, self.actor)
+        delete(tx, [record], self.actor)
 
 
-def delete(tx: Transaction, record: QueueRecord, actor: str) -> None:
-    """Delete an entity with all its messages."""
-    note(tx, "queue_deleted", record)
-    audit(tx, actor, "delete", record.path)
-    tx.queues.delete(record)
-    tx.wake(lower_bound(record.queue_id))
+def delete(tx: Transaction, records: Sequence[QueueRecord], actor: str) -> None:
+    """Delete entities with all their messages. Raises SecondPersonNeeded if they hold too many letters."""
+    count_letters(tx, actor, sum(letters_of(tx, record) for record in records), "delete with their queues")
+    for record in records:
+        note(tx, "queue_deleted", record)
+        audit(tx, actor, "delete", record.path)
+        tx.queues.delete(record)
+        tx.wake(lower_bound(record.queue_id))
+
+
+def letters_of(tx: Transaction, record: QueueRecord) -> int:
+    """Return how many dead letters an entity has, those included that were purged and can be restored."""
+    ((_, standing),) = standings(tx, [record])
+    return standing.dead_letter + standing.transfer_dead_letter + tx.queues.purged(record.queue_id)

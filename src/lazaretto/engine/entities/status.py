@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.engine.entities.queues import describe, refuse_topic, require_queue
+from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.outcome.dispositions import CulpritRecord, culprit_decoder, dispose
 from lazaretto.engine.queue_admission import admission_of
@@ -186,4 +187,6 @@ class ResumeQueue(Operation[QueueDescription]):
             tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
         else:
             assert self.verdict is not None
+            if dead:
+                count_letters(tx, self.actor, 1, "delete")
             dispose(tx, record, row, DISPOSITIONS[self.verdict], culprit.reason)

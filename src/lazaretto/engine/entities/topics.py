@@ -9,7 +9,14 @@ from typing import Any
 
 from lazaretto.engine.entities.existing import already, require_same, require_same_rules
 from lazaretto.engine.entities.missing import no_entity
-from lazaretto.engine.entities.queues import change_options, delete, describe_all, require_queue, standings
+from lazaretto.engine.entities.queues import (
+    change_options,
+    delete,
+    describe_all,
+    letters_of,
+    require_queue,
+    standings,
+)
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
 from lazaretto.errors import EntityNotFound, InvalidOption
@@ -189,9 +196,7 @@ class DeleteTopic(Operation[None]):
 
 def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
     """Delete a topic with its subscriptions."""
-    for record in tx.topics.subscriptions(topic.queue_id):
-        delete(tx, record, actor)
-    delete(tx, topic, actor)
+    delete(tx, [*tx.topics.subscriptions(topic.queue_id), topic], actor)
 
 
 def end_idle(tx: Transaction, entity: QueueRecord) -> None:
@@ -205,7 +210,7 @@ def end_idle(tx: Transaction, entity: QueueRecord) -> None:
     elif topic:
         delete_topic(tx, entity, IDLE_ACTOR)
     else:
-        delete(tx, entity, IDLE_ACTOR)
+        delete(tx, [entity], IDLE_ACTOR)
 
 
 def _waits(tx: Transaction, queue: QueueRecord) -> bool:
@@ -213,8 +218,7 @@ def _waits(tx: Transaction, queue: QueueRecord) -> bool:
     if queue.options.forward_to is not None or queue.options.forward_dead_lettered_messages_to is not None:
         return True
     ((_, standing),) = standings(tx, [queue])
-    dead = standing.dead_letter + standing.transfer_dead_letter
-    return bool(dead + standing.number(LOCKED, SCHEDULED, DEFERRED)) or tx.queues.purged(queue.queue_id) > 0
+    return bool(standing.number(LOCKED, SCHEDULED, DEFERRED)) or letters_of(tx, queue) > 0
 
 
 @dataclasses.dataclass(slots=True)

@@ -57,10 +57,10 @@ def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
         way = ways.pop()
         key = way[-1].lower()
         if key in own:
-            raise InvalidOption(
-                f"messages would be forwarded in a circle: {' → '.join((path.queue, *way))}; "
-                "forward them elsewhere"
-            )
+            what, advice = "messages would be forwarded in a circle", "forward them elsewhere"
+            error = InvalidOption(f"{what}: {' → '.join((path.queue, *way))}; {advice}")
+            error.plain, error.entities = f"{what}; {advice}", way[1:]
+            raise error
         found = tx.queues.by_path(key)
         if found is None or key in seen:
             continue

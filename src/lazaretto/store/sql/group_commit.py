@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
+from lazaretto.model.deadline import undated
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.runtime.measures import measuring_commit
 from lazaretto.store.sql.operation import Operation
@@ -270,7 +271,7 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             if group:
-                with measuring_commit(len(group)):
+                with measuring_commit(len(group)), undated():
                     self._commit(group)
             committed = True
         except Exception as error:

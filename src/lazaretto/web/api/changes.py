@@ -25,4 +25,5 @@ def _runs(name: str, kind: type[Command]) -> Handler:
 
 
 for _name, _kind in COMMANDS.items():
-    route("POST", f"/commands/{_name}", _kind.permission, asks_itself=True)(_runs(_name, _kind))
+    add = route("POST", f"/commands/{_name}", _kind.permission, asks_itself=True, searches=_kind.searches)
+    add(_runs(_name, _kind))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from lazaretto.engine.access import Person, Token
+from lazaretto.engine.four_eyes import FourEyesWish
 from lazaretto.model.permissions import Permission
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.web.routes import Call, Query, route
@@ -33,15 +34,19 @@ async def list_browser_sessions(call: Call, query: OfPerson) -> list[Token]:
 
 
 class FourEyes(Struct):
-    """The most letters that a repair may send without a second person; null: any number."""
+    """The most letters that one person may send or delete in an hour; null: any number.
+
+    `asked`: the wish to let one person send more that waits for a second person.
+    """
 
     letters: int | None
+    asked: FourEyesWish | None
 
 
 @route("GET", "/access/four-eyes", Permission.SEE)
 async def show_four_eyes(call: Call) -> FourEyes:
-    """Show from how many letters on a repair needs a second person."""
-    return FourEyes(await call.broker.four_eyes())
+    """Show how many letters one person may send or delete, and who asks for more."""
+    return FourEyes(await call.broker.four_eyes(), await call.broker.four_eyes_wish())
 
 
 @route("GET", "/redaction", Permission.SEE)

@@ -19,5 +19,6 @@ async def show(visit: Visit) -> Page:
         values |= {
             "people": await broker.people(), "tokens": await broker.tokens(),
             "sessions": await broker.browser_sessions(), "four_eyes": await broker.four_eyes(),
+            "wish": await broker.four_eyes_wish(),
         }  # fmt: skip
     return Page("access.html", "access", "Access", values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from typing import NamedTuple
 
 from lazaretto.aio import AsyncRepair
@@ -39,15 +40,21 @@ async def _failed_again(visit: Visit, repair: AsyncRepair, status: RepairStatus)
     if not status.counts.failed or not visit.may(Permission.READ_BODIES, status.queue):
         return found
     async for one in repair.letters(failed=True):
-        before = await visit.broker.dead_letter(status.queue, one.sequence_number)
+        before = await _without_message(visit, status.queue, one.sequence_number)
         after, queue = None, one.queue or status.queue
         if one.sent_as is not None and visit.may(Permission.READ_BODIES, queue):
             with contextlib.suppress(MessageNotFound):
-                after = await visit.broker.dead_letter(queue, one.sent_as)
+                after = await _without_message(visit, queue, one.sent_as)
         found.append(FailedAgain(before, after, queue))
         if len(found) == _LETTERS:
             break
     return found
+
+
+async def _without_message(visit: Visit, queue: str, number: int) -> DeadLetter:
+    """Return a dead letter without its message, which can be large."""
+    await visit.hold(queue, number)
+    return dataclasses.replace(await visit.broker.dead_letter(queue, number), message=None)
 
 
 async def show(visit: Visit) -> Page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import urllib.parse
 from collections.abc import Awaitable, Callable
@@ -13,7 +14,8 @@ from starlette.routing import Route as Place
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
-from lazaretto.errors import EntityNotFound, LazarettoError
+from lazaretto.commands import COMMANDS
+from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import without_unseen
 from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
@@ -37,7 +39,7 @@ from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
-from lazaretto.web.routes import content_of
+from lazaretto.web.routes import Call, bounded, content_of, deadline_of
 from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by
 
@@ -75,37 +77,35 @@ SCREENS: Final[dict[str, Screen]] = {
     "/problems/{code}": reference.problem,
 }
 
+#: Those that may look through much: then few are shown at the same time.
+_SEARCHING: Final = frozenset({
+    failures.list_causes, failures.show_cause, letters.show, repairs.show, search.show,
+})  # fmt: skip
 
-def console_places(broker: AsyncBroker, door: AccessDoor) -> list[Place]:
-    """Return the routes of the console."""
+
+def console_places(broker: AsyncBroker, door: AccessDoor, call_of: Callable[[Request], Call]) -> list[Place]:
+    """Return the routes of the console. `call_of`: the call that a request makes."""
     visits = Visits(broker)
 
     def page(screen: Screen) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(request, lambda visit: _shown(visit, screen), broker, door)
+            return await _answered(call_of(request), screen, door)
 
         return answer
 
-    async def do(request: Request) -> Response:
-        return await _answered(request, lambda visit: _shown(visit, act), broker, door)
-
-    async def try_letter(request: Request) -> Response:
-        def tried(visit: Visit) -> Awaitable[Page]:
-            return letters.try_letter(visit, visits)
-
-        return await _answered(request, lambda visit: _shown(visit, tried), broker, door)
+    async def try_letter(visit: Visit) -> Page:
+        return await letters.try_letter(visit, visits)
 
     return [
         *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),
-        Place("/do/{command}", do, methods=["POST"]),
-        Place("/try", try_letter, methods=["POST"]),
+        Place("/do/{command}", page(act), methods=["POST"]),
+        Place("/try", page(try_letter), methods=["POST"]),
         Place("/static/{name}", _static, methods=["GET"]),
     ]
 
 
-async def _answered(
-    request: Request, work: Callable[[Visit], Awaitable[Response]], broker: AsyncBroker, door: AccessDoor
-) -> Response:
+async def _answered(call: Call, screen: Screen, door: AccessDoor) -> Response:
+    request = call.request
     base = base_of(request)
     visit: Visit | None = None
     form: dict[str, list[str]] = {}
@@ -113,12 +113,17 @@ async def _answered(
         if request.method == "POST":
             form = _form_of(await content_of(request, _MOST))
         given = form.get("csrf")
-        who = await door.admit(request, csrf=given[0] if given else None)
-        visit = Visit(seen_by(broker, who), who, request, form, base)
+        csrf = given[0] if given else None
+        who = call.identity = await door.admit(request, csrf=csrf)
+        call.admit = functools.partial(door.admit, request, csrf=csrf, again=True)
+        visit = Visit(seen_by(call.broker, who), who, request, form, base)
         if request.method == "GET":
             # Before the page is read: it may be newer than its tag, never older.
             visit.tag = await door.tag(request, who)
-        response = not_modified(visit.tag, request) or await work(visit)
+        response = not_modified(visit.tag, request)
+        if response is None:
+            shows = functools.partial(_shown, visit, screen)
+            response = await bounded(call, shows, searches=screen in _SEARCHING or _searches(request))
     except (NotAuthenticated, StaleForm) as error:
         own = form and is_own_page(request.headers)
         response = _again(error, request, form) if own else RedirectResponse(f"{base}/login", 303)
@@ -126,6 +131,12 @@ async def _answered(
         response = _refused(error, visit, request)
     response.headers.update(PAGE_HEADERS)
     return response
+
+
+def _searches(request: Request) -> bool:
+    """Return whether a form runs a command that looks through much."""
+    kind = COMMANDS.get(request.path_params.get("command", ""))
+    return kind is not None and kind.searches
 
 
 def _form_of(content: bytes) -> dict[str, list[str]]:
@@ -138,10 +149,11 @@ def _form_of(content: bytes) -> dict[str, list[str]]:
 
 
 async def _shown(visit: Visit, screen: Screen) -> Response:
-    found = await screen(visit)
+    with deadline_of(visit.request):
+        found = await screen(visit)
+        done = None if found.moved is not None else await visit.done()
     if found.moved is not None:
         return RedirectResponse(found.moved, 303)
-    done = await visit.done()
     content = render(
         found.template,
         visit.request,
@@ -163,8 +175,7 @@ def page_of(error: LazarettoError, request: Request) -> Response:
 
 def _refused(error: LazarettoError, visit: Visit | None, request: Request) -> Response:
     code = told_code(error)
-    if isinstance(error, EntityNotFound):
-        error = without_unseen(error, (NOBODY if visit is None else visit.who).sees)
+    error = without_unseen(error, (NOBODY if visit is None else visit.who).sees)
     content = render(
         "refused.html", request, visit=visit, here="", title="That did not work", done=None,
         code=code, detail=str(error), retriable=error.retriable,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -168,7 +168,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
             lock = of_lock[0].lock
             if lock.session_id is not None and not hooks_of(queue).locks_each:
                 require_session(tx, queue, lock)
-        completed = list(_completed(entries))
+        completed = _completed(entries)
         # Read before anything is written: what a commit has written, its plan cannot read.
         held = _others_held(tx, path, locks) if len(completed) < len(entries) else []
         if completed and path.subqueue is Subqueue.MAIN:
@@ -193,9 +193,9 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 note_rollback(tx, queue)
 
 
-def _completed(entries: Iterable[Settled]) -> Iterator[ReceivedMessage]:
-    """Give the messages that are completed."""
-    return (entry.message for entry in entries if entry.settlement.outcome is Outcome.COMPLETED)
+def _completed(entries: Iterable[Settled]) -> list[ReceivedMessage]:
+    """Return the messages that are completed."""
+    return [entry.message for entry in entries if entry.settlement.outcome is Outcome.COMPLETED]
 
 
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:

@@ -373,11 +373,10 @@ greatest(:start, (
     SELECT c.last FROM lazaretto_claimed_ranges c WHERE c.last > :start AND c.last <= :last
     ORDER BY c.last DESC LIMIT 1))
 
--- name: anything_due
+-- part: timers_due
 -- Whether the time of any message, session or claim has come.
 -- Differs because ranges have times, and the index keeps times that are gone: the search starts behind them.
--- claims: not looked at
-SELECT EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due])
+EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due])
     OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE [is_due until])
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE [is_due locked_until])
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)

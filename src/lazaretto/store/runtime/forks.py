@@ -90,12 +90,13 @@ class Opener:
     """The process that has opened a store. Its forked children inherit that, and can use nothing of it."""
 
     def __init__(self) -> None:
-        self._pid = os.getpid()
+        #: Its number. Hot paths compare it themselves, and ask `refuse_fork` if it differs.
+        self.pid: Final = os.getpid()
 
     @property
     def forked(self) -> bool:
         """Whether this process is a child of the one that has opened it."""
-        return self._pid != os.getpid()
+        return self.pid != os.getpid()
 
     def refuse_fork(self) -> None:
         """Raise StoreError in a child: what it did would be done in the midst of what its parent does."""

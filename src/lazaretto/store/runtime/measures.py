@@ -75,6 +75,11 @@ class Measures:
             ("queue",), _AGES,
         )  # fmt: skip
 
+    def note_commit(self, begin: float, operations: int) -> None:
+        """Note a commit of so many operations that began at a time of `perf_counter`."""
+        self.commits.note((), [time.perf_counter() - begin])
+        self.operations.note((), [operations])
+
     @property
     def all(self) -> tuple[Histograms, ...]:
         """Each of them."""
@@ -104,7 +109,6 @@ def measuring_commit(operations: int) -> Iterator[None]:
     if measures is None:
         yield
         return
-    began = time.perf_counter()
+    begin = time.perf_counter()
     yield
-    measures.commits.note((), [time.perf_counter() - began])
-    measures.operations.note((), [operations])
+    measures.note_commit(begin, operations)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +27,7 @@ from typing import Any
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
 from lazaretto.model.deadline import undated
 from lazaretto.store.runtime.forks import at_work
-from lazaretto.store.runtime.measures import measuring_commit
+from lazaretto.store.runtime.measures import active
 from lazaretto.store.sql.operation import Operation
 
 #: The most operations of one commit: bounds how long the first waits for the last.
@@ -271,8 +272,12 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             if group:
-                with measuring_commit(len(group)), undated():
+                measures = active()
+                begin = 0.0 if measures is None else time.perf_counter()
+                with undated():
                     self._commit(group)
+                if measures is not None:
+                    measures.note_commit(begin, len(group))
             committed = True
         except Exception as error:
             for ticket in group:

@@ -399,6 +399,22 @@ FROM lazaretto_messages m
 WHERE key > :first AND key <= :last AND state = {FRESH} AND [lives]
 ORDER BY key LIMIT :limit
 
+-- name: anything_due
+-- Whether the time of anything has come.
+-- claims: not looked at
+SELECT [timers_due]
+
+-- name: anything_ahead
+-- Whether something comes before the fresh messages of a lane: what is due, a suspect, or one that is ready again.
+-- claims: not looked at
+SELECT [timers_due]
+    OR EXISTS (
+        SELECT 1 FROM lazaretto_messages [index lazaretto_messages_suspect]
+        WHERE key > :first AND key <= :last AND state = {SUSPECT} AND [lives])
+    OR EXISTS (
+        SELECT 1 FROM lazaretto_messages [index lazaretto_messages_ready]
+        WHERE key > :first AND key <= :last AND state = {READY} AND [lives])
+
 -- name: select_ready
 -- The first messages of a subqueue that were handed out before and are receivable again.
 -- locks: not looked at

@@ -177,7 +177,8 @@ class Store(ABC):
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation in one commit with those of other threads; return once it is committed."""
-        self.refuse_fork()
+        if self.opener.pid != os.getpid():
+            self.refuse_fork()
         try:
             answer: T | Again = self._group.run(operation)
             while isinstance(answer, Again):

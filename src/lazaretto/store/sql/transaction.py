@@ -250,7 +250,8 @@ class Transaction:
         That is: no timer in the store is due, and no message of the lane is suspect or ready.
         """
         first, last = lower_bound(lane), upper_bound(lane)
-        if self.anything_due() or self.select_suspect(first, last) or self.select_ready(first, last, 1):
+        ahead = {"now": self.context.now, "first": first, "last": last}
+        if self.context.run("anything_ahead", ahead).fetchone()[0]:
             return None
         return self.take_fresh(lane, limit, token, until)
 

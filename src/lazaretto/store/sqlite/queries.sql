@@ -78,11 +78,10 @@ WHERE lazaretto_shared_bodies.body_id = gone.body_id
 -- Differs because the file knows no ranges.
 :start
 
--- name: anything_due
+-- part: timers_due
 -- Whether the time of any message, session or claim has come.
 -- Differs because the file knows no ranges, and its index keeps nothing that is gone.
--- claims: not looked at
-SELECT EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= :now)
+EXISTS (SELECT 1 FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE due <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE locked_until <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)
     OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= :now)

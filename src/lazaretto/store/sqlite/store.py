@@ -161,7 +161,8 @@ class SqliteStore(Store):
         Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
         """
         line = self._line
-        if (line is None or not line.is_others_turn()) and _try_to_begin(connection) is None:
+        mine = line is None or line.turn_ends is None or not line.is_others_turn()
+        if mine and _try_to_begin(connection) is None:
             return
         end = time.monotonic() + self._busy
         nap = _FIRST_NAP

@@ -24,11 +24,11 @@ class WritersLine:
     def __init__(self, file: WakeFile) -> None:
         self._file = file
         #: When this process's turn ends; None while nobody waits.
-        self._turn_ends: int | None = None
+        self.turn_ends: int | None = None
 
     def is_others_turn(self) -> bool:
         """Return whether this process has had its turn, and others wait."""
-        ends = self._turn_ends
+        ends = self.turn_ends
         return ends is not None and time.monotonic_ns() >= ends and self._first() is not None
 
     def _first(self) -> int | None:
@@ -60,14 +60,14 @@ class WritersLine:
             yield sleep
         finally:
             file.set_waiting(WRITERS, False)
-            self._turn_ends = time.monotonic_ns() + _TURN
+            self.turn_ends = time.monotonic_ns() + _TURN
 
     def pass_on(self) -> None:
         """Wake whoever is next. To be called after each write."""
         first = self._first() if self._file.anybody_waits(WRITERS) else None
         if first is None:
-            self._turn_ends = None
+            self.turn_ends = None
             return
-        if self._turn_ends is None:
-            self._turn_ends = time.monotonic_ns() + _TURN
+        if self.turn_ends is None:
+            self.turn_ends = time.monotonic_ns() + _TURN
         self._file.ring(first, WRITER_BELL)

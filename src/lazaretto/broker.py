@@ -140,6 +140,10 @@ class Broker(
     _store: Store
 
     def __init__(self, store: Store) -> None:
+        if not isinstance(store, Store):
+            raise InvalidOption(
+                f"expected an open store, got {shown(store)}; lazaretto.connect(address) makes a broker"
+            )
         self._store = store
         self._rotation: dict[str, str] = {}
         try:

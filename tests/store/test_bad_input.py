@@ -238,3 +238,9 @@ class TestConnect:
     def test_a_folder_that_does_not_exist(self, tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="check that its folder exists and can be written to"):
             lazaretto.connect(tmp_path / "nowhere" / "x.db")
+
+
+def test_a_broker_of_an_address_says_how_one_is_opened() -> None:
+    wrong: Any = "orders.db"
+    with pytest.raises(InvalidOption, match=r"expected an open store, got 'orders.db'; lazaretto.connect"):
+        Broker(wrong)

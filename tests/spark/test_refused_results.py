@@ -44,7 +44,7 @@ class Table:
         if url.startswith("postgres"):
             self._connect: Any = functools.partial(psycopg.connect, re.sub("schema=[^&]*&?", "", url))
             self._style = "pyformat"
-            self.sql("DROP TABLE IF EXISTS results, results_staged, results_claims")
+            self.sql("DROP TABLE IF EXISTS results, results_staged, results_claims, results_refused")
         else:
             self._connect = functools.partial(sqlite3.connect, str(folder / "results.db"))
             self._style = "qmark"
@@ -110,6 +110,34 @@ def test_what_the_database_refuses_fails_its_message_alone(broker: Broker, url: 
     assert seen == {4, *range(100, 120), *(() if served else (8, 9))}
     assert table.sql("SELECT count(*) FROM results_staged") == [(0,)]
     assert broker.queue("work").counts.active == 0
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+@pytest.mark.stores("sqlite", "postgres")
+def test_a_row_of_others_between_the_check_and_publishing_stops_nothing(
+    url: str, tmp_path: Path, deferred: bool
+) -> None:
+    """Nothing is lost: what the table takes no more is in a table of its own, with the error."""
+    table = Table(url, tmp_path)
+    if deferred and url.startswith("postgres"):
+        table.sql("ALTER TABLE results DROP CONSTRAINT results_n_key")
+        table.sql("ALTER TABLE results ADD CONSTRAINT late UNIQUE (n) DEFERRABLE INITIALLY DEFERRED")
+    sink = table.sink().owned_by(ResultOwner("store", "work", "c", 7)).prepared(ROWS)
+    for claim in (1, 2):
+        numbers = [claim * 10 + n for n in range(5)]
+        values = [pa.array(numbers), pa.array([100 + n for n in numbers]), pa.array(["text"] * 5)]
+        with contextlib.closing(sink.open_stage(ROWS, claim, 0, "s")) as part:
+            part.write(pa.record_batch(values, schema=ROWS))
+    assert sink.refused(1, ["s"]) == {}
+    table.sql("INSERT INTO results VALUES (0, 0, 112, 'of somebody else')")
+    for claim in (1, 1, 2):
+        sink.publish(claim, ["s"])
+    assert {n for (n,) in table.sql("SELECT n FROM results WHERE claim = 1")} == {110, 111, 113, 114}
+    assert table.sql("SELECT count(*) FROM results WHERE claim = 2") == [(5,)]
+    ((number, n, error),) = table.sql("SELECT sequence_number, n, error FROM results_refused")
+    assert (number, n) == (12, 112)
+    assert error.startswith("UniqueViolation: " if url.startswith("postgres") else "IntegrityError: ")
+    assert (sink.published(), table.sql("SELECT count(*) FROM results_staged")) == (2, [(0,)])
 
 
 def test_a_session_waits_behind_a_result_that_is_refused(broker: Broker, url: str, tmp_path: Path) -> None:

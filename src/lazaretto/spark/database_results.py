@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -14,8 +15,11 @@ from lazaretto.model.checks import shown
 from lazaretto.spark.outage import Outage, is_of_place
 from lazaretto.spark.results import ResultOwner, ResultPart, ResultsRefused
 
+_log = logging.getLogger(__name__)
 #: How a parameter is written, by the driver's paramstyle.
 _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
+#: Tables beside the user's that have its columns, and a column of their own.
+_BESIDE = {"_staged": "stage", "_refused": "error"}
 #: Stands for a parameter until then: no name has it.
 _VALUE = "\0"
 
@@ -26,9 +30,10 @@ class DatabaseResults:
     The table must be there.
     `connect`: a function that returns a connection of the DB-API, which is sent to the tasks, such as
     `functools.partial(psycopg.connect, "service=shop")`. `paramstyle`: of the driver: "qmark" (sqlite3), or
-    "format" or "pyformat" (psycopg). Beside the table are two more, which the sink creates: `TABLE_staged`
-    has the rows of claims that are not settled, `TABLE_claims` one row for each claim that the table has.
-    A result that the table or a constraint refuses fails its message.
+    "format" or "pyformat" (psycopg). Beside the table are three more, which the sink creates: `TABLE_staged`
+    has the rows of claims that are not settled, `TABLE_claims` one row for each claim that the table has,
+    and `TABLE_refused` rows that the table refused only when their claim was settled already, with the error.
+    A result that the table or a constraint refuses before fails its message.
     """
 
     refuses = True
@@ -82,25 +87,27 @@ class DatabaseResults:
         except Exception:
             # Two drivers at once: PostgreSQL may refuse what one creates while the other does.
             self._create(listed)
-        try:
-            with self._transaction() as cursor:
-                cursor.execute(f"SELECT r.consumer, r.stage, {listed} FROM {table}_staged r WHERE 1 = 0")  # noqa: S608
-        except Exception as error:
-            raise InvalidOption(
-                f"the table {table + '_staged'!r}, which an earlier schema of results has made, lacks one of "
-                f"the columns {', '.join(schema.names)}: add it there too, with ALTER TABLE "
-                f"({type(error).__name__}: {error})"
-            ) from error
+        for beside, own in _BESIDE.items():
+            try:
+                with self._transaction() as cursor:
+                    cursor.execute(f"SELECT r.consumer, r.{own}, {listed} FROM {table}{beside} r WHERE 1 = 0")  # noqa: S608
+            except Exception as error:
+                raise InvalidOption(
+                    f"the table {table + beside!r}, which an earlier schema of results has made, lacks one "
+                    f"of the columns {', '.join(schema.names)}: add it there too, with ALTER TABLE "
+                    f"({type(error).__name__}: {error})"
+                ) from error
         return self._copied(_columns=columns)
 
     def _create(self, listed: str) -> None:
-        """Create the two tables beside the user's, unless they are there."""
+        """Create the tables beside the user's, unless they are there."""
         table = self._table
         with self._transaction() as cursor:
-            cursor.execute(
-                f"CREATE TABLE IF NOT EXISTS {table}_staged AS "  # noqa: S608
-                f"SELECT 'x' AS consumer, 'x' AS stage, {listed} FROM {table} r WHERE 1 = 0"
-            )
+            for beside, own in _BESIDE.items():
+                cursor.execute(
+                    f"CREATE TABLE IF NOT EXISTS {table}{beside} AS "  # noqa: S608
+                    f"SELECT 'x' AS consumer, 'x' AS {own}, {listed} FROM {table} r WHERE 1 = 0"
+                )
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {table}_claims "
                 "(consumer VARCHAR(16), claim BIGINT, PRIMARY KEY (consumer, claim))"
@@ -261,11 +268,50 @@ class DatabaseResults:
                         stage,
                     )
                 self._forget(cursor, claim)
-        except Exception:
+        except Exception as error:
             with self._transaction() as cursor:
                 if self._run(cursor, known, *key).fetchone():
                     return
-            raise
+            if _is_of_table(error):
+                raise
+            self._publish_each(claim, stages)
+
+    def _publish_each(self, claim: int, stages: Sequence[str]) -> None:
+        """Do the same row by row, and keep apart those that the table refuses.
+
+        It took them when the claim was settled, so somebody has changed it since. Their messages are settled.
+        """
+        table, columns = self._table, ", ".join(self._columns)
+        marks = ", ".join([_VALUE] * len(self._columns))
+        staged = (
+            f"SELECT {columns} FROM {table}_staged WHERE consumer = {_VALUE} AND claim = {_VALUE} "  # noqa: S608
+            f"AND stage = {_VALUE} ORDER BY 1"
+        )
+        refused: dict[int, BaseException] = {}
+        with self._transaction() as cursor:
+            if self._mark == "%s":
+                cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+            claims = f"INSERT INTO {table}_claims VALUES ({_VALUE}, {_VALUE})"  # noqa: S608
+            self._run(cursor, claims, self._owner, claim)
+            rows = [
+                row
+                for stage in stages
+                for row in self._run(cursor, staged, self._owner, claim, stage).fetchall()
+            ]
+            insert = self._marked(f"INSERT INTO {table} ({columns}) VALUES ({marks})")  # noqa: S608
+            _insert_parts(cursor, insert, rows, 0, refused)
+            keep = (
+                f"INSERT INTO {table}_refused (consumer, error, {columns}) "  # noqa: S608
+                f"VALUES ({_VALUE}, {_VALUE}, {marks})"
+            )
+            for place, error in refused.items():
+                self._run(cursor, keep, self._owner, f"{type(error).__name__}: {error}", *rows[place])
+            self._forget(cursor, claim)
+        for place, error in refused.items():
+            _log.error(
+                "the result of message %s is in %s_refused: %r took it when claim %d was settled, not "
+                "any more: %s", rows[place][0], table, table, claim, error,
+            )  # fmt: skip
 
     def remove(self, claim: int) -> None:
         """Remove the rows of a revoked claim: the table has none of them."""
@@ -317,11 +363,15 @@ def _insert_parts(
 
 def _raise_unless_refusal(error: Exception) -> None:
     """Raise Outage if an error is not one of a value: the database or the table is to blame."""
+    if _is_of_table(error):
+        raise Outage(f"results cannot be written ({type(error).__name__}: {error})") from error
+
+
+def _is_of_table(error: Exception) -> bool:
     kinds = {one.__name__ for one in type(error).__mro__}
     # SQLite's module says so of a value that it has no type for, others of a table that is not there.
     of_table = "ProgrammingError" in kinds and type(error).__module__ != "sqlite3"
-    if is_of_place(error) or of_table or "NotSupportedError" in kinds:
-        raise Outage(f"results cannot be written ({type(error).__name__}: {error})") from error
+    return is_of_place(error) or of_table or "NotSupportedError" in kinds
 
 
 def _quoted(name: str) -> str:

@@ -35,10 +35,10 @@ def read_until(terminal: Terminal, met: Callable[[str], bool]) -> str:
 @pytest.mark.parametrize("columns", [80, 120])
 def test_it_follows_the_store_until_control_c(cli: Program, columns: int) -> None:
     with cli.terminal("status", "--watch", columns=columns) as terminal:
-        read_until(terminal, lambda shown: "3 queues: 0 stand still, 1 with dead letters only" in shown)
+        read_until(terminal, lambda shown: "3 queues: 0 stand still, 1 with other trouble" in shown)
         with cli.broker() as broker:
             broker.set_breaker("shop/orders", "open")
-        shown = read_until(terminal, lambda shown: "3 queues: 1 stands still, 0 with dead" in shown)
+        shown = read_until(terminal, lambda shown: "3 queues: 1 stands still, 0 with other" in shown)
         terminal.type(b"\x03")
         assert terminal.wait() == 130
     assert shown.count(_CLEAR) >= 2

@@ -25,9 +25,9 @@ def test_the_worst_comes_first(broker: Broker, clock: ManualClock) -> None:
     broker.set_status("c-off", "disabled")
     found = broker.status()
     assert [queue.path for queue in found.queues] == [
-        "c-off", "d-open", "e-dead", "b-dead", "$system/deadletter", "a-fine",
+        "c-off", "d-open", "e-dead", "b-dead", "a-fine", "$system/deadletter",
     ]  # fmt: skip
-    assert (found.total, found.troubled, found.severe) == (6, 4, 2)
+    assert (found.total, found.troubled, found.severe) == (6, 5, 2)
     by_path = {queue.path: queue for queue in found.queues}
     assert by_path["c-off"].troubles[0].command == "lazaretto queue resume c-off"
     assert (by_path["a-fine"].waiting, by_path["a-fine"].exact, by_path["a-fine"].oldest) == (1, True, sent)
@@ -86,3 +86,39 @@ def test_every_trouble_has_a_command() -> None:
     assert all(trouble.command.startswith("lazaretto ") for trouble in found)
     assert [trouble.severe for trouble in found] == [True] * 5 + [False]
     assert "1,000 dead letters" in found[-1].text
+
+
+def test_messages_that_nobody_takes_are_a_trouble(broker: Broker, clock: ManualClock) -> None:
+    for path in ("waits", "served", "at-work", "off", "parted"):
+        create(broker, path, partitions=16 if path == "parted" else 1)
+        broker.sender(path).send([Message(b"x", session_id=None)] * 3)
+    create(broker, "later")
+    later = to_datetime(clock.now() + 86_400_000_000)
+    broker.sender("later").send(Message(b"x", scheduled_enqueue_time=later))
+    broker.set_status("off", "receive_disabled")
+    at_work = broker.receiver("at-work")
+    held = at_work.receive(1)
+    served = broker.receiver("served")
+
+    def unattended() -> dict[str, object]:
+        # Whoever asks for rates has those of this process written first.
+        broker.rates(limit=1)
+        kinds = {queue.path: [trouble.kind for trouble in queue.troubles] for queue in broker.status().queues}
+        return {path: kinds[path] for path in kinds if kinds[path]}
+
+    assert unattended() == {"off": ["receive_disabled"]}
+    sent = to_datetime(clock.now())
+    for step in range(14):
+        clock.advance(30)
+        at_work.renew_lock(held)
+        if step == 10:
+            served.complete(served.receive(1))
+    assert unattended() == {"off": ["receive_disabled"], "parted": ["unattended"], "waits": ["unattended"]}
+    everything = broker.status()
+    (trouble,) = next(queue for queue in everything.queues if queue.path == "waits").troubles
+    assert (trouble.severe, trouble.since) == (False, sent)
+    assert trouble.command == "lazaretto worker list --queue waits"
+    assert everything.troubled == 3
+    receiver = broker.receiver("waits")
+    receiver.abandon(receiver.receive(1))
+    assert "waits" not in unattended()

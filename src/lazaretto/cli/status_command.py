@@ -79,7 +79,7 @@ def _print(call: Listing, found: Status) -> None:
         verb = "stands" if found.severe == 1 else "stand"
         output.line(
             f"{output.plural(found.total, 'queue')}{more}: {found.severe:,} {verb} still, "
-            f"{found.troubled - found.severe:,} with dead letters only"
+            f"{found.troubled - found.severe:,} with other trouble"
         )
 
 

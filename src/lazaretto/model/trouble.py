@@ -28,7 +28,10 @@ class Trouble:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a queue that may be wrong. `died`: when the oldest of its dead letters came."""
+    """What is known of a queue that may be wrong. `died`: when the oldest of its dead letters came.
+
+    `waits_since`: since when messages wait of which nobody takes any.
+    """
 
     path: str
     status: QueueStatus
@@ -39,11 +42,19 @@ class Standing:
     held_sessions: int
     dead_letters: int
     died: datetime | None
+    waits_since: datetime | None = None
+
+
+#: Seconds for which messages wait, and nobody takes one, until that is a trouble.
+UNATTENDED = 300
 
 
 def find_troubles(queue: Standing) -> tuple[Trouble, ...]:
     """Return what is wrong with a queue, what makes messages stand still first."""
-    found = [*_held(queue), *_breaker(queue), *_status(queue), *_halted(queue), *_dead_letters(queue)]
+    found = [*_held(queue), *_breaker(queue), *_status(queue), *_halted(queue)]
+    # What stands still for another reason is not taken by anybody either.
+    found += [] if found else _unattended(queue)
+    found += _dead_letters(queue)
     return tuple(sorted(found, key=lambda trouble: not trouble.severe))
 
 
@@ -115,6 +126,17 @@ def _dead_letters(queue: Standing) -> list[Trouble]:
 def _line(*words: str) -> str:
     """Return what to type: a line of the shell."""
     return shlex.join(["lazaretto", *words])
+
+
+def _unattended(queue: Standing) -> list[Trouble]:
+    if queue.waits_since is None:
+        return []
+    command = _line("worker", "list", "--queue", queue.path)
+    text = (
+        f"messages wait in {queue.path}, and nobody has taken one for {UNATTENDED // 60} minutes; "
+        f"see {command}"
+    )
+    return [Trouble("unattended", False, text, queue.waits_since, command)]
 
 
 def _why(culprit: Culprit) -> str:

@@ -13,7 +13,7 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath, QueueStatus
 from lazaretto.model.rates import ALL_QUEUES, MINUTE, NONE, Counts, Rate, Totals, series, start_of
-from lazaretto.model.trouble import Standing, Trouble, find_troubles
+from lazaretto.model.trouble import UNATTENDED, Standing, Trouble, find_troubles
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.overview import NO_DEAD, Dead, Waiting
 from lazaretto.store.sql.transaction import Transaction
@@ -99,12 +99,15 @@ class Status:
 def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     """Return how queues and subscriptions stand; `part`: a text in their path, in lower case."""
     held, dead = tx.overview.held_sessions(), tx.overview.dead_letters()
-    concerned = tx.overview.concerned([*held, *dead])
+    minute = tx.now // MINUTE - _RECENT
+    unattended = tx.overview.unattended(part, minute, tx.now - UNATTENDED * 1_000_000)
+    concerned = tx.overview.concerned([*held, *dead, *unattended])
     troubled = [queue for queue in concerned if part in queue.path.lower()]
     total = tx.overview.count(part)
     found: list[tuple[QueueRecord, tuple[Trouble, ...]]] = []
     for queue in troubled:
         letters, since, _ = dead.get(queue.queue_id, NO_DEAD)
+        waits = unattended.get(queue.queue_id)
         standing = Standing(
             path=queue.path,
             status=queue.status,
@@ -115,6 +118,7 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
             held_sessions=held.get(queue.queue_id, 0),
             dead_letters=letters,
             died=None if since is None else to_datetime(since),
+            waits_since=None if waits is None else to_datetime(waits),
         )
         troubles = find_troubles(standing)
         if troubles:

@@ -6,6 +6,7 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
+from lazaretto.model.keys import QUEUE_BITS
 from lazaretto.store.sql.query_files import PARAMETER, Query, load_queries
 from lazaretto.store.sql.statements import Dialect
 from lazaretto.store.sql.words import words
@@ -16,6 +17,7 @@ _WORDS = words(
         "index": "",
         "rowid": "id",
         "as_type": "CAST(:{0} AS {1})",
+        "has_range": f"EXISTS (SELECT 1 FROM lazaretto_range_locks r WHERE r.last >> {QUEUE_BITS} = {{0}})",  # noqa: S608
         # A join may be planned for a table that seems empty.
         "listed": "AND {0} = ANY(ARRAY(SELECT key FROM {1}))",
         # The entries of what is gone stay in an index for a while: the search starts behind them, and ends

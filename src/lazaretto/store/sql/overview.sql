@@ -65,6 +65,27 @@ SELECT q.queue_id,
      ORDER BY m.key LIMIT 1)
 FROM lazaretto_queues q CROSS JOIN partitions WHERE q.queue_id [among ids]
 
+-- name: select_unattended
+-- Queues of which nobody has taken a message lately, though some wait: since when the first of them do. Only the first
+-- few are looked at; of what is locked or claimed, somebody is at work.
+-- locks: not looked at
+-- claims: not looked at
+SELECT queue_id, since FROM (
+    SELECT q.queue_id AS queue_id, (
+        SELECT CASE WHEN count(CASE WHEN state = {LOCKED} THEN 1 END) = 0
+            THEN min(CASE WHEN state IN ({FRESH}, {READY}) THEN enqueued END) END
+        FROM (SELECT m.state AS state, m.enqueued AS enqueued FROM lazaretto_messages m
+              WHERE m.key > [lower_bound q.queue_id] AND m.key < [subqueue_bound q.queue_id, {DEAD_LETTER}]
+              ORDER BY m.key LIMIT :few) AS first_ones) AS since
+    FROM lazaretto_queues q
+    WHERE q.kind <> 'topic' AND q.status = 'active' AND q.path_key LIKE :part ESCAPE '!' AND q.path_key <> :system
+        AND NOT EXISTS (SELECT 1 FROM lazaretto_rates r
+            WHERE r.queue_id = q.queue_id AND r.span = 1 AND r.start >= :minute AND r.received > 0)
+        AND NOT EXISTS (SELECT 1 FROM lazaretto_claims c
+            WHERE c.queue_id = q.queue_id AND c.state = 'open' AND c.lease_until > :now)
+        AND NOT [has_range q.queue_id]) AS waiting
+WHERE since < :before
+
 -- name: sum_hours
 -- How many dead letters came to places in each hour, from one on.
 SELECT place, hour, sum(letters) FROM lazaretto_cause_hours

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lazaretto.model.entities import Subqueue
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, Subqueue
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.overview import NO_DEAD, Dead, Waiting
@@ -71,6 +71,17 @@ class OverviewTables(Part):
                 min((time for time in (before.oldest, oldest) if time is not None), default=None),
             )
         return found
+
+    def unattended(self, part: str, minute: int, before: int) -> dict[int, int]:
+        """Return since when messages wait, by queue, where that is before a time and nobody takes any.
+
+        `minute`: nobody has taken any since this one.
+        """
+        values = {
+            "part": pattern_of(part), "few": _FEW, "minute": minute, "before": before,
+            "now": self._context.now, "system": SYSTEM_DEAD_LETTER_QUEUE,
+        }  # fmt: skip
+        return dict(self._context.run("select_unattended", values).fetchall())
 
     def died(self, queue_ids: Sequence[int], hour: int) -> dict[tuple[int, int], int]:
         """Return how many dead letters came, by queue and hour since 1970, from one on."""

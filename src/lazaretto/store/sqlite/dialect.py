@@ -16,6 +16,8 @@ _WORDS = words(
         "index": "INDEXED BY {0}",
         "rowid": "rowid",
         "as_type": ":{0}",
+        # Only claims lock ranges here.
+        "has_range": "0 = 1",
         "listed": "",
         "is_due": "{0} <= :now",
         "comes_due": "{0} IS NOT NULL",

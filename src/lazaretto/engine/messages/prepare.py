@@ -63,7 +63,17 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
     encoded = encode_bounded(headers)
     # As at Service Bus, whose clients send such messages.
     begins = scheduled if scheduled is not None and headers.amqp is not None else 0
-    return NewMessage(body, message_id, session_id, time_to_live, scheduled, partition_key, encoded, begins)
+    return NewMessage(
+        body,
+        message_id,
+        session_id,
+        time_to_live,
+        scheduled,
+        partition_key,
+        encoded,
+        begins,
+        dead_letter_queue,
+    )
 
 
 def view_of(message: Message | StoredMessage) -> MessageView:

@@ -171,10 +171,8 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
         size += check_size(message, limit)
         if sessions and message.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
-        if message.headers is not None:
-            wanted = decode_headers(message.headers).dead_letter_queue
-            if wanted is not None:
-                _check_sender_queue(tx, wanted)
+        if message.dead_letter_queue is not None:
+            _check_sender_queue(tx, message.dead_letter_queue)
     most = queue.options.max_size
     if most is not None and not tx.queues.has_room(queue.queue_id, size, most):
         held = tx.queues.size(queue.queue_id)

@@ -141,7 +141,8 @@ class MessageRow(msgspec.Struct):
 class NewMessage(msgspec.Struct, frozen=True):
     """A message checked and encoded, ready to be stored. Times and durations in microseconds.
 
-    `begins`: when its life begins, if that is later than now: at its scheduled time.
+    `begins`: when its life begins, if that is later than now: at its scheduled time. `dead_letter_queue`: as
+    its headers have it, for a send to check without reading them.
     """
 
     body: bytes
@@ -152,6 +153,7 @@ class NewMessage(msgspec.Struct, frozen=True):
     partition_key: str | None
     headers: bytes | None
     begins: int = 0
+    dead_letter_queue: str | None = None
 
     def end(self, now: int, life: int | None) -> int | None:
         """Return when a message that is sent now expires, if it may live so long."""

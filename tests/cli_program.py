@@ -25,7 +25,7 @@ from forked import can_fork, fork_program
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
 
-_LONGEST_RUN = 60
+_LONGEST_RUN = 120
 
 
 class Result(NamedTuple):

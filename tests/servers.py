@@ -44,7 +44,7 @@ class Server:
         assert self.process is not None
         assert self.run is not None
         self.process.send_signal(signal.SIGQUIT)
-        self.process.wait(30)
+        self.process.wait(120)
         self.process = self.run()
 
     def stop(self) -> None:
@@ -52,7 +52,7 @@ class Server:
         if self.process is not None:
             # Whoever is still connected is not waited for.
             self.process.send_signal(signal.SIGINT)
-            self.process.wait(30)
+            self.process.wait(120)
         if self.folder is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -174,7 +174,7 @@ def wait_for(url: str) -> None:
 
     import psycopg
 
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while True:
         try:
             psycopg.connect(url, connect_timeout=5).close()

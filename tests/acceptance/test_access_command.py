@@ -67,9 +67,9 @@ def test_a_server_runs_the_repairs_that_are_applied(program: Program) -> None:
                 assert client.post("/commands/plan_repair", json=plan).status_code == 200
                 assert client.post("/commands/apply_repair", json={"name": "mend"}).status_code == 200
                 with program.broker() as broker:
-                    messages = broker.receiver("orders").receive(3, max_wait=20)
+                    messages = broker.receiver("orders").receive(3, max_wait=120)
                     while len(messages) < 3:
-                        more = broker.receiver("orders").receive(3, max_wait=20)
+                        more = broker.receiver("orders").receive(3, max_wait=120)
                         assert more
                         messages += more
             server.send_signal(signal.SIGTERM)

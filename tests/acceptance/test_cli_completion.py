@@ -129,7 +129,7 @@ def test_the_script_is_one_that_the_shell_reads(store: Path, shell: str) -> None
     script = Program(store).ok("completion", shell).out
     assert VARIABLE in script
     if shutil.which(shell):
-        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=30)
+        subprocess.run([shell, "-n"], input=script, text=True, check=True, timeout=120)
 
 
 def test_in_bash(store: Path, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_readers_end_by_sigterm(program: Program, conversation: str) -> None:
         assert process.stderr is not None
         assert b"reading for Shop" in process.stderr.readline()
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, b"")
     (status,) = json.loads(out)
     assert (status["service"], status["readers"]) == ("Shop", 0)

@@ -21,7 +21,7 @@ import os, sys
 from lazaretto import Message
 from lazaretto.host import handler
 
-@handler("orders", deadline=5)
+@handler("orders", deadline=60)
 def book(message, context):
     print("booking", message.body.decode())
     if message.body == b"no":
@@ -44,24 +44,34 @@ number = 7
 """
 
 NAPS = """\
-import multiprocessing, subprocess, time
+import multiprocessing, pathlib, subprocess, time
 from lazaretto.host import handler
+from lazaretto.host.slots import Slot
 
-@handler("naps", deadline=60)
+stop = Slot.stop
+
+def tell(slot, grace):
+    stop(slot, grace)
+    pathlib.Path("stopping").touch()
+
+Slot.stop = tell
+
+@handler("naps", deadline=None)
 def nap(message):
     begin()
-    time.sleep(float(message.body))
+    while message.body == b"wait" and not pathlib.Path("go").exists():
+        time.sleep(0.005)
 
-@handler("naps", deadline=60, isolation="inline")
+@handler("naps", deadline=None, isolation="inline")
 def inline(message):
     nap.function(message)
 
-@handler("naps", deadline=60)
+@handler("naps", deadline=None)
 def starts(message, context):
     if message.attempt == 1:
         begin()
-    own = subprocess.Popen(["sleep", "60"])
-    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    own = subprocess.Popen(["sleep", "3600"])
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(3600,))
     forked.start()
     own.terminate()
     forked.terminate()
@@ -140,10 +150,10 @@ class TestRun:
         assert process.stdout is not None
         assert process.stdout.readline() == b"running; Control-C ends it\n"
         with cli.broker() as broker, broker.receiver("invoices") as receiver:
-            (message,) = receiver.receive(max_wait=30)
+            (message,) = receiver.receive(max_wait=120)
             assert message.body == b"for lamp"
         process.send_signal(end)
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=120)
         assert process.returncode == 0
         assert b"completed 1" in out
 
@@ -161,7 +171,7 @@ class TestRun:
         )
         assert process.stdout is not None
         process.stdout.close()
-        process.wait(60)
+        process.wait(120)
         with cli.broker() as broker:
             assert broker.queue("orders").counts.dead_letter == 0
 
@@ -197,7 +207,7 @@ class TestRun:
             )
             for _ in range(2)
         ]
-        assert [process.wait(60) for process in both] == [0, 0]
+        assert [process.wait(120) for process in both] == [0, 0]
         with cli.broker() as broker:
             assert sorted(map(int, booked(broker))) == list(range(500))
 
@@ -207,11 +217,11 @@ class TestRun:
             "run", "shop", stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         with cli.broker() as broker, broker.receiver("invoices") as receiver:
-            assert receiver.receive(max_wait=30)
+            assert receiver.receive(max_wait=120)
         below = children(process.pid)
         process.kill()
         process.wait()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while any(Path(f"/proc/{pid}").exists() for pid in below) and time.monotonic() < end:
             time.sleep(0.01)
         assert below
@@ -229,11 +239,18 @@ class TestInTheForeground:
     def _naps(self, cli: Program, tmp_path: Path) -> None:
         (tmp_path / "naps.py").write_text(NAPS)
         with cli.broker() as broker:
-            fill(broker, "naps", [b"2", b"0"], policy=PoisonPolicy(receive_retry_count=0))
+            fill(broker, "naps", [b"wait", b""], policy=PoisonPolicy(receive_retry_count=0))
 
     def _at_work(self, terminal: Terminal, before: int = 0) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while not (Path("begun").exists() and len(Path("begun").read_text().splitlines()) > before):
+            assert time.monotonic() < end
+            assert terminal.read(), terminal.shown.decode()
+
+    def _stopping(self, terminal: Terminal) -> None:
+        """Wait until the host has told its slots to stop."""
+        end = time.monotonic() + 120
+        while not Path("stopping").exists():
             assert time.monotonic() < end
             assert terminal.read(), terminal.shown.decode()
 
@@ -254,6 +271,8 @@ class TestInTheForeground:
                 terminal.type(b"\x03")
             else:
                 terminal.signal(getattr(signal, end))
+            self._stopping(terminal)
+            Path("go").touch()
             assert terminal.wait() == 0
         self._nothing_is_charged(cli, terminal, 1)
 
@@ -267,16 +286,12 @@ class TestInTheForeground:
 
     @pytest.mark.parametrize("which", ["nap", "inline"])
     def test_a_second_control_c_ends_at_once(self, cli: Program, which: str) -> None:
-        with cli.broker() as broker:
-            broker.delete_queue("naps")
-            broker.create_queue("naps")
-            broker.sender("naps").send([Message(b"60"), Message(b"0")])
-        with cli.terminal("run", f"naps:{which}", "--grace", "60s") as terminal:
+        with cli.terminal("run", f"naps:{which}", "--grace", "1h") as terminal:
             self._at_work(terminal)
             terminal.type(b"\x03")
-            end = time.monotonic() + 0.5
-            while time.monotonic() < end:
-                assert terminal.read()
+            self._stopping(terminal)
+            # What comes sooner counts as the same press.
+            time.sleep(0.3)
             terminal.type(b"\x03")
             assert terminal.wait(120) == 0
         self._nothing_is_charged(cli, terminal, 2)
@@ -287,7 +302,7 @@ class TestInTheForeground:
         (tmp_path / "slow.py").write_text(
             "import os, pathlib, time\nfrom lazaretto.host import handler\n"
             "if 'LAZARETTO_SANDBOX' in os.environ:\n"
-            "    pathlib.Path('begun').write_text('begun\\n')\n    time.sleep(60)\n"
+            "    pathlib.Path('begun').write_text('begun\\n')\n    time.sleep(3600)\n"
             "@handler('naps')\ndef nap(message): ...\n"
         )
         with cli.terminal("run", "slow") as terminal:
@@ -384,9 +399,9 @@ class TestBreaker:
         process.stdout.readline()
         cli.ok("breaker", "auto", "orders")
         with cli.broker() as broker, broker.receiver("invoices") as receiver:
-            assert receiver.receive(max_wait=30)
+            assert receiver.receive(max_wait=120)
         interrupt(process)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
 
     def test_an_outage_is_named(self, cli: Program, tmp_path: Path) -> None:
         (tmp_path / "down.py").write_text(
@@ -397,12 +412,12 @@ class TestBreaker:
         process = cli.start(
             "run", "down", stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while cli.ok("breaker", "show", "orders", "--json").json["status"] != "open":
             assert time.monotonic() < end
         shown = cli.ok("breaker", "show", "orders").out
         interrupt(process)
-        process.wait(30)
+        process.wait(120)
         assert "ConnectionError: the database is down" in shown
         assert "next probe" in shown
         with cli.broker() as broker:
@@ -496,7 +511,7 @@ class TestWhatIsHeldBack:
         )
         assert process.stderr is not None
         process.stderr.close()
-        process.wait(60)
+        process.wait(120)
         with cli.broker() as broker:
             assert sorted(map(int, booked(broker))) == list(range(300))
 

@@ -80,7 +80,7 @@ def test_follow_from_a_position_is_lines_of_json(cli: Program) -> None:
             broker.create_queue("third")
         assert json.loads(process.stdout.readline())["queue"] == "third"
         interrupt(process)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 

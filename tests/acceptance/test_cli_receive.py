@@ -118,7 +118,7 @@ def test_wait_for_a_message_that_another_process_sends(cli: Program) -> None:
                 broker.events(broker.last_event(), max_wait=0.02)
             with broker.sender("talks") as sender:
                 sender.send(Message(b"at last", session_id="a"))
-            out, err = process.communicate(timeout=30)
+            out, err = process.communicate(timeout=120)
     assert (process.returncode, err) == (0, b"")
     assert json.loads(out)[0]["body"] == "at last"
 

@@ -56,7 +56,7 @@ def test_stores_beside_each_other(program: Program, tmp_path: Path) -> None:
                 ran = api.post("/test/api/v1/commands/apply_repair", json={"name": "mend"})
                 assert ran.status_code == 200
             with lazaretto.connect(other) as broker:
-                assert broker.receiver("of-test").receive(1, max_wait=20)
+                assert broker.receiver("of-test").receive(1, max_wait=120)
             server.send_signal(signal.SIGTERM)
             assert server.wait(120) == 0
         finally:
@@ -105,7 +105,7 @@ def test_letters_are_tried_in_the_console(program: Program, tmp_path: Path) -> N
         try:
             assert server.stdout is not None
             told = json.loads(server.stdout.readline())
-            with httpx.Client(base_url=f"http://127.0.0.1:{told['http_port']}", timeout=60) as browser:
+            with httpx.Client(base_url=f"http://127.0.0.1:{told['http_port']}", timeout=120) as browser:
                 form = {"queue": "sales", "number": "1", "handler": "shop:book"}
                 shown = browser.post("/try", data=form).text
                 assert "would fail" in shown

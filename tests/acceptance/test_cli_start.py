@@ -47,7 +47,7 @@ sys.exit(code)
 def _loaded(*arguments: str) -> set[str]:
     """Return the modules that a call of the command has loaded by its end."""
     ran = subprocess.run(
-        [sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", _PROGRAM, *arguments], capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
     return set(ran.stderr.split())
@@ -79,7 +79,7 @@ def test_the_package_loads_nothing_until_it_is_asked() -> None:
         "assert set(lazaretto.__all__) <= set(dir(lazaretto)); "
         "assert not hasattr(lazaretto, 'nothing')"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -111,5 +111,5 @@ sys.exit(main(["queue", "list"]))
 
 
 def test_control_c_while_it_loads() -> None:
-    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=60)
+    ran = subprocess.run([sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=120)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")

@@ -25,7 +25,7 @@ def cli(tmp_path: Path) -> Program:
 
 def read_until(terminal: Terminal, met: Callable[[str], bool]) -> str:
     """Read until what was shown is as wanted, and return it."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not met(shown := terminal.shown.decode()):
         assert time.monotonic() < end, shown
         assert terminal.read(), shown

@@ -19,7 +19,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Program:
 def _redirected(cli: Program, redirection: str, *arguments: str) -> tuple[int, str, str]:
     shell = ["sh", "-c", f'exec "$@" {redirection}', "sh", sys.executable, "-m", "lazaretto", *arguments]
     with cli.start(command=shell) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     return process.returncode, out.decode(), err.decode()
 
 

@@ -179,7 +179,7 @@ class Reader:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=60,
+                timeout=120,
             )
             failed = done.returncode != 0
             assert failed == ("error[" in shown), self._say(block, command, done.stdout)
@@ -191,7 +191,7 @@ class Reader:
 
     def close(self) -> None:
         if self._apart is not None:
-            self._apart.communicate("", timeout=60)
+            self._apart.communicate("", timeout=120)
         for value in self._names.values():
             if isinstance(value, lazaretto.Broker):
                 value.close()

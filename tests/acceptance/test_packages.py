@@ -136,7 +136,7 @@ def run_it(fresh: Environment, folder: Path, extra: str) -> None:
     service.send_signal(signal.SIGTERM)
     seen += service.stderr.read()
     service.stderr.close()
-    assert service.wait(60) == 0, seen
+    assert service.wait(120) == 0, seen
     assert "booked lamp" in seen
     shown = fresh.run("lazaretto", "dead-letter", "groups", "orders", "--csv", cwd=folder)
     assert "KeyError" in shown

@@ -57,7 +57,7 @@ answered: report-2: {"error":500,"description":"Unable to process message."}
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_is_to_show(name: str) -> None:
     words = [sys.executable, "-m", f"examples.{name}"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     # What fails on purpose is logged there, by Python's default.
     assert done.returncode == 0, done.stderr
     assert done.stdout == PRINTED[name]

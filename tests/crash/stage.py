@@ -85,7 +85,7 @@ class Stage:
 
     def await_death(self, process: Forked) -> None:
         """Wait until a process is dead by SIGKILL, its own or ours."""
-        assert process.wait(60) == -signal.SIGKILL
+        assert process.wait(120) == -signal.SIGKILL
         self.kills += 1
 
     def fill(self, count: int) -> None:

@@ -50,7 +50,7 @@ class Client:
     async def until(self, kind: type[E]) -> E:
         """Return the next event of a kind, taken out."""
         # Beats of the door's heart come in time however long nothing happens.
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while True:
                 for event in self.events:
                     if isinstance(event, kind):

@@ -9,7 +9,7 @@ from proton.handlers import MessagingHandler, TransactionHandler
 from proton.reactor import Container
 
 #: How long a client waits for its work to be done, in seconds.
-_PATIENCE = 60
+_PATIENCE = 120
 
 
 class Peer(MessagingHandler):  # type: ignore[misc]

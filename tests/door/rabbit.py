@@ -13,7 +13,7 @@ from rabbitmq_amqp_python_client.wire.delivery_state import Accepted, DeliverySt
 from rabbitmq_amqp_python_client.wire.message import Message
 from rabbitmq_amqp_python_client.wire.performatives import Source, Target, Transfer
 
-WAIT = 20.0
+WAIT = 120.0
 
 
 @contextlib.contextmanager

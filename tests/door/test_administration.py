@@ -38,7 +38,7 @@ from door.served import Served
 from lazaretto import Broker, CorrelationFilter, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 from lazaretto.door.atom.settings import changes_of
 
-WAIT = 20
+WAIT = 120
 KEY = "of the door"
 
 

@@ -67,13 +67,13 @@ def test_what_it_starts_says_that_it_is_well(tmp_path: Path) -> None:
     assert check[0] == "python"
     code = check[2].replace(ports[1], here[ports[1]])
     with pytest.raises(subprocess.CalledProcessError):
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
     store = ["--store", str(tmp_path / "emulator.db"), "--json"]
     with subprocess.Popen([*command, *store], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline()
-            subprocess.run([sys.executable, *check[1:2], code], check=True, timeout=60)
+            subprocess.run([sys.executable, *check[1:2], code], check=True, timeout=120)
         finally:
             process.terminate()
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0

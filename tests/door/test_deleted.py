@@ -54,7 +54,7 @@ async def by_the_broker(broker: AsyncBroker, url: str) -> None:
 async def by_another_process(broker: AsyncBroker, url: str) -> None:
     ended = fork_program(["queue", "delete", "q", "--yes", "--store", url], (None, None, None), os.environ)
     # It does not wait for this loop.
-    assert ended.wait(60) == 0
+    assert ended.wait(120) == 0
 
 
 @pytest.mark.parametrize("delete", [by_the_broker, by_another_process])

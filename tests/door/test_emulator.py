@@ -18,11 +18,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 import lazaretto
+from door.wire import some
 from lazaretto import CorrelationFilter, InvalidOption, PoisonPolicy, Rule, SqlAction, SqlFilter
 from lazaretto.door.emulated import read_namespace
 from lazaretto.door.provision import provision
 
-WAIT = 20
+WAIT = 120
 CONFIG: dict[str, Any] = {
     "UserConfig": {
         "Namespaces": [
@@ -293,7 +294,7 @@ def test_the_command(tmp_path: Path) -> None:
         client.get_subscription_receiver("topic.1", "all") as receiver,
     ):
         sender.send_messages([ServiceBusMessage("a"), ServiceBusMessage("b")])
-        first, _ = receiver.receive_messages(2, WAIT)
+        first, _ = some(receiver, 2)
         receiver.complete_message(first)
     # What is in a file is there again.
     with emulated("--store", store):
@@ -334,7 +335,7 @@ def test_the_command_tells_what_is_wrong(tmp_path: Path) -> None:
         (("--host", "0.0.0.0"), "TLS and a key"),
     ):
         command = [sys.executable, "-m", "lazaretto", "emulator", "--port", "0", *words]
-        refused = subprocess.run(command, capture_output=True, text=True, timeout=60, env=os.environ)
+        refused = subprocess.run(command, capture_output=True, text=True, timeout=120, env=os.environ)
         assert refused.returncode != 0
         assert said in " ".join(refused.stderr.split()), refused.stderr
 

@@ -162,7 +162,7 @@ async def _one(door: Door, said: list[bytes], at: int, dice: random.Random | Non
             await say_everything(client)
         with contextlib.suppress(OSError):
             writer.write_eof()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             with contextlib.suppress(OSError):
                 while await reader.read(65_536):
                     pass

@@ -39,7 +39,7 @@ from door.served import Served
 from lazaretto import Broker, DeadLetter, QueueOptions, Rule, SqlAction, SqlFilter
 from lazaretto.amqp import Section, Sections
 
-WAIT = 20
+WAIT = 120
 
 VALUES: dict[str, Any] = {
     "null": None,

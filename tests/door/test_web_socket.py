@@ -21,7 +21,7 @@ from door.served import Served
 from lazaretto import Broker
 from lazaretto.door import DoorLimits
 
-WAIT = 20
+WAIT = 120
 AMQP = b"AMQP\x03\x01\x00\x00"
 sqlite = pytest.mark.stores("sqlite")
 

@@ -27,7 +27,7 @@ from lazaretto import Broker, ManualClock, PoisonPolicy, QueueOptions, aio
 from lazaretto.door import open_door
 
 #: Seconds to wait for what comes, and for what does not.
-WAIT, MOMENT = 20, 0.2
+WAIT, MOMENT = 120, 0.2
 DEAD = ServiceBusSubQueue.DEAD_LETTER
 DELETES = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 

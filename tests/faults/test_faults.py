@@ -238,7 +238,7 @@ class TestRoomAndRights:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(60)
+                thread.join(120)
                 assert not thread.is_alive()
             assert {type(error) for error in errors} == {lazaretto.StoreFull}
             assert [m.sequence_number for m in broker.peek("q", 1000)] == sorted(sent)
@@ -374,7 +374,7 @@ class TestProcessesAndSignals:
             print(answers.get(timeout=120))
             answers.task_done()
             """
-        refused, sent = run(script, path, timeout=60).strip().splitlines()
+        refused, sent = run(script, path).strip().splitlines()
         assert "forked from one that had the store open" in refused
         assert sent == "sent"
         with lazaretto.connect(path) as broker:
@@ -398,7 +398,7 @@ class TestProcessesAndSignals:
                 broker.receiver("q").receive(max_wait=60)
             except KeyboardInterrupt:
                 print("interrupted")
-            thread.join(60)
+            thread.join(120)
             broker.sender("q").send(lazaretto.Message(b"after"))
             broker.close()
             """
@@ -448,7 +448,7 @@ class TestProcessesAndSignals:
             signal.setitimer(signal.ITIMER_REAL, 0)
             stop.set()
             for thread in threads:
-                thread.join(60)
+                thread.join(120)
                 assert not thread.is_alive()
             sender.send(Message(b"last"))
             print(sum(sent) + 1)
@@ -461,9 +461,7 @@ class TestProcessesAndSignals:
             assert answered <= broker.queue("q").counts.active <= answered + 1000
 
     def test_a_broker_left_open_at_the_end(self, tmp_path: Path) -> None:
-        run(
-            "import lazaretto, sys; broker = lazaretto.connect(sys.argv[1])", tmp_path / "open.db", timeout=30
-        )
+        run("import lazaretto, sys; broker = lazaretto.connect(sys.argv[1])", tmp_path / "open.db")
 
 
 class TestClocksThatJump:

@@ -135,7 +135,7 @@ def test_a_receiver_that_waits_is_told(path: Path, harm: Callable[[Path], None])
     while not broker._store.notifier.waiting:
         assert thread.is_alive()
     harm(path)
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
     assert len(errors) == 1
     broker.close()
@@ -148,7 +148,7 @@ def test_a_receiver_is_told_though_nobody_could_look_before(
     harmed, opened = threading.Event(), SqliteStore.version_reader
 
     def open_late(store: SqliteStore) -> Any:
-        harmed.wait(30)
+        harmed.wait(120)
         return opened(store)
 
     monkeypatch.setattr(SqliteStore, "version_reader", open_late)
@@ -168,7 +168,7 @@ def test_a_receiver_is_told_though_nobody_could_look_before(
         assert thread.is_alive()
     path.rename(path.with_name("elsewhere"))
     harmed.set()
-    thread.join(30)
+    thread.join(120)
     assert not thread.is_alive()
     assert len(errors) == 1
     broker.close()
@@ -208,7 +208,7 @@ broker.close()
     assert other.stdout is not None
     assert other.stdout.readline() == "ready\n"
     replace(path)
-    told, _ = other.communicate("go\n", timeout=60)
+    told, _ = other.communicate("go\n", timeout=120)
     assert told.split() == ["store_gone", "store_gone"]
 
 

@@ -80,7 +80,7 @@ def _usable(broker: Broker) -> None:
         target=lambda: done.append(broker.sender("q").send(Message(b"other thread"))), daemon=True
     )
     thread.start()
-    thread.join(30)
+    thread.join(120)
     assert done
     writer = broker._store._connection
     assert not writer.in_transaction

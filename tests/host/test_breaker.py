@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from patience import wait_until
+from patience import PATIENCE, wait_until
 
 import lazaretto
 from lazaretto import (
@@ -160,7 +160,7 @@ class Slow(Dependent):
     def __call__(self, message: ReceivedMessage) -> None:
         if message.body == b"wait":
             self.begun.set()
-            assert self.go_on.wait(30)
+            assert self.go_on.wait(PATIENCE)
         super().__call__(message)
 
 
@@ -174,7 +174,7 @@ def test_what_one_host_has_counted_is_undone_when_another_finds_the_outage(
         send(broker, "work", b"first")
         wait_until(lambda: broker.queue("work").counts.dead_letter == 1)
         send(broker, "work", b"wait")
-        assert slow.begun.wait(30)
+        assert slow.begun.wait(PATIENCE)
         with ServiceHost(other, Handler("work", Dependent(down), isolation="inline", batch_size=10)):
             send(broker, "work", *[b"x"] * 30)
             wait_until(lambda: other.breaker("work").status is BreakerStatus.OPEN)

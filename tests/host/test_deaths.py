@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from patience import wait_until
+from patience import PATIENCE, wait_until
 
 from lazaretto import Broker, PoisonPolicy
 from lazaretto.host import Isolation
@@ -29,6 +29,7 @@ class Service:
     ) -> None:
         self.begun = store.with_name("begun")
         self.begun.touch()
+        self._stopping, self._go = (store.with_name(name) for name in ("stopping", "go"))
         self._words = [
             sys.executable,
             str(PROGRAM),
@@ -46,6 +47,17 @@ class Service:
 
     def lines(self) -> list[bytes]:
         return self.begun.read_bytes().splitlines()
+
+    def let_go(self) -> None:
+        """Let those go on whose word is `wait`."""
+        self._go.touch()
+
+    def stop(self, process: subprocess.Popen[bytes], number: int) -> int:
+        """Stop it with a signal; those that wait go on once it has told its slots to stop."""
+        process.send_signal(number)
+        wait_until(self._stopping.exists)
+        self.let_go()
+        return end(process)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +79,7 @@ def settled(broker: Broker) -> bool:
 def end(process: subprocess.Popen[bytes], number: int = 0) -> int:
     """Send a signal, if one is given, and wait for the end; there must be no traceback."""
     process.send_signal(number)
-    _, text = process.communicate(timeout=60)
+    _, text = process.communicate(timeout=PATIENCE)
     assert b"Traceback" not in text, text.decode()
     return process.returncode
 
@@ -75,11 +87,11 @@ def end(process: subprocess.Popen[bytes], number: int = 0) -> int:
 def test_told_to_stop_it_finishes_what_runs_and_gives_back_the_rest(
     broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:
-    numbers = send(broker, "work", b"nap 0.5", *[b"nap 5 %d" % n for n in range(80)])
+    numbers = send(broker, "work", b"wait", *[b"good %d" % n for n in range(80)])
     service = Service(store, isolation)
     process = service.start()
     wait_until(lambda: len(service.lines()) == 1)
-    assert end(process, signal.SIGTERM) == 0
+    assert service.stop(process, signal.SIGTERM) == 0
     assert done(broker) == numbers[:1]
     rest = broker.peek("work", 100)
     assert [m.sequence_number for m in rest] == numbers[1:]
@@ -90,7 +102,7 @@ def test_told_to_stop_it_finishes_what_runs_and_gives_back_the_rest(
 def test_what_is_not_finished_within_the_grace_is_given_back(
     broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:
-    numbers = send(broker, "work", b"nap 60", b"good")
+    numbers = send(broker, "work", b"nap 3600", b"good")
     service = Service(store, isolation, grace=0.2)
     process = service.start()
     wait_until(lambda: len(service.lines()) == 1)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from patience import wait_until
+from patience import PATIENCE, wait_until
 
 from lazaretto import Broker, InvalidMessage, Message, Outcome, PoisonPolicy, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, PoisonMessage, ServiceHost, handler
@@ -197,10 +197,10 @@ class TestAsync:
     def test_its_deadline_holds(self, broker: Broker, isolation: GivenIsolation) -> None:
         async def hang(message: ReceivedMessage) -> None:
             if message.body == b"hang":
-                await asyncio.sleep(60)
+                await asyncio.sleep(3600)
 
         number, *_ = send(broker, "work", b"hang", b"good")
-        serve(broker, Handler("work", hang, isolation=isolation, deadline=0.3))
+        serve(broker, Handler("work", hang, isolation=isolation, deadline=2))
         assert dead(broker, number) == ("HandlerTimeout", "HandlerTimeout", [Outcome.LOCK_EXPIRED] * 2)
         assert broker.queue("work").counts.total == 1
 
@@ -294,18 +294,19 @@ def test_dead_letters_are_a_queue_like_any_other(broker: Broker, isolation: Give
 
 def test_an_inline_function_that_does_not_come_back_costs_only_itself(broker: Broker) -> None:
     """It cannot be stopped: its lock runs out, and those behind it are given to others meanwhile."""
-    broker.update_queue("work", lock_duration=1)
+    broker.update_queue("work", lock_duration=3)
     waiting = []
+    over = threading.Event()
 
     def hang(message: ReceivedMessage) -> None:
         if message.body == b"hang":
             waiting.append(message)
-            time.sleep(8)
+            over.wait(PATIENCE)
 
     number, *_ = send(broker, "work", b"hang", *[b"good"] * 20)
-    (report,) = serve(
-        broker, Handler("work", hang, isolation="inline", concurrency=4, deadline=0.3), grace=0.0
-    )
+    handler = Handler("work", hang, isolation="inline", concurrency=4, deadline=1)
+    (report,) = serve(broker, handler, grace=0.0)
+    over.set()
     assert dead(broker, number) == ("MaxDeliveryCountExceeded", None, [Outcome.LOCK_EXPIRED] * 2)
     assert report.completed == 20
     assert len(waiting) == 2

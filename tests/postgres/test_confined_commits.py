@@ -34,7 +34,7 @@ from .witness import store_of
 
 _ROWS = 40
 #: By then whoever waits for nobody is done.
-_SOON = 30.0
+_SOON = 120.0
 _FAILED = Failure("ValueError", "no", "a stack")
 #: The tables of which each operation on claims writes a row that is there before.
 _TABLES = ("lazaretto_consumers", "lazaretto_claims", "lazaretto_shards", "lazaretto_messages")

@@ -21,7 +21,7 @@ def primary() -> Iterator[Server]:
 
 def _wait_for(standby: Server, rows: int) -> None:
     """Wait until a standby has replayed so many inserts."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     with psycopg.connect(standby.url, autocommit=True) as connection:
         while connection.execute("SELECT count(*) FROM own").fetchone() != (rows,):
             assert time.monotonic() < end

@@ -64,11 +64,11 @@ def test_no_handover_waits_under_a_lock(
     with ServiceHost(one, handlers):
         # The first time, what holds for long is asked, and the process registers as a worker.
         send(0)
-        assert once.wait(60)
+        assert once.wait(120)
         done.clear()
         said.clear()
         send(1)
-        assert twice.wait(60)
+        assert twice.wait(120)
         told = list(said)
     assert not waits_under_a_lock(told)
     assert all(times == 1 + body.startswith(b"bad") for body, times in seen.items())

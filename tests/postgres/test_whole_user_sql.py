@@ -283,7 +283,7 @@ def test_a_host_s_sql_keeps_nobody_waiting(hosts: tuple[Broker, Broker], ledger:
 
         other.sender("work").send(Message(b"x"))
         with ServiceHost(one, Handler("work", work, isolation="inline")):
-            assert entered.wait(30)
+            assert entered.wait(120)
 
             def use() -> None:
                 # The host waits for a row of somebody else's; the broker goes on.
@@ -293,12 +293,12 @@ def test_a_host_s_sql_keeps_nobody_waiting(hosts: tuple[Broker, Broker], ledger:
 
             thread = threading.Thread(target=use)
             thread.start()
-            assert go_on.wait(30)
+            assert go_on.wait(120)
             thread.join()
             blocking.commit()
             receiver = other.receiver("other")
             found: list[bytes] = []
             while len(found) < 3:
-                found += [m.body for m in receiver.receive(3, max_wait=30)]
+                found += [m.body for m in receiver.receive(3, max_wait=120)]
             done.set()
     assert sorted(found) == [b"done", b"done", b"z"]

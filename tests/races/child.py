@@ -32,12 +32,15 @@ class Span(NamedTuple):
 Note = Callable[[Span], object]
 
 
-def work(broker: Broker, note: Note, seed: int) -> None:
-    """Complete most messages, abandon, release and renew some, and lose a few locks, until none is left."""
+def work(broker: Broker, note: Note, seed: int, sent: threading.Event) -> None:
+    """Complete most messages, abandon, release and renew some, and lose a few locks, until none is left.
+
+    That is not before all is sent.
+    """
     draw = random.Random(seed)
     idle = 0
     with broker.receiver(QUEUE) as receiver:
-        while idle < 3:
+        while idle < 3 or not sent.is_set():
             batch = receiver.receive(draw.randrange(1, 8), max_wait=0.6)
             start = time.time()
             idle = 0 if batch else idle + 1
@@ -69,23 +72,24 @@ def work(broker: Broker, note: Note, seed: int) -> None:
                 note(Span(message.sequence_number, message.attempt, min(start, end), end, outcome))
 
 
-def send(broker: Broker, count: int) -> None:
-    """Send so many messages, one by one and in small lists."""
+def send(broker: Broker, count: int, sent: threading.Event) -> None:
+    """Send so many messages, one by one and in small lists; tell when that is done."""
     with broker.sender(QUEUE) as sender:
         while count > 0:
             size = min(count, 1 + count % 3)
             sender.send([Message(b"late")] * size)
             count -= size
+    sent.set()
 
 
-def work_sessions(broker: Broker, note: Note, seed: int) -> None:
+def work_sessions(broker: Broker, note: Note, seed: int, sent: threading.Event) -> None:
     """Go from session to session, and lose the lock of one now and then, until none is left.
 
     The spans' sequence number is the message's, the attempt is the session's name as a number.
     """
     draw = random.Random(seed)
     idle = 0
-    while idle < 3:
+    while idle < 3 or not sent.is_set():
         with broker.receiver(SESSIONS, session=NEXT_SESSION) as receiver:
             batch = receiver.receive(draw.randrange(1, 5), max_wait=0.6)
             start = time.time()
@@ -125,8 +129,9 @@ def main(store: str, journal: str, job: str, count: str) -> None:
             with lock:
                 file.write(" ".join(map(str, span)) + "\n")
 
-        threads = [threading.Thread(target=worker, args=(broker, note, i)) for i in range(THREADS)]
-        threads.append(threading.Thread(target=send, args=(broker, int(count))))
+        sent = threading.Event()
+        threads = [threading.Thread(target=worker, args=(broker, note, i, sent)) for i in range(THREADS)]
+        threads.append(threading.Thread(target=send, args=(broker, int(count), sent)))
         for thread in threads:
             thread.start()
         for thread in threads:

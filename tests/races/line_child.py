@@ -51,7 +51,7 @@ def cycle(broker: lazaretto.Broker, name: str, count: int) -> None:
     with broker.sender(QUEUE) as sender, broker.receiver(QUEUE) as receiver:
         for number in range(count):
             sender.send(Message(f"{name}-{number}".encode()))
-            for message in receiver.receive(1, max_wait=30):
+            for message in receiver.receive(1, max_wait=120):
                 receiver.complete(message)
                 _say(message.body.decode())
 

@@ -96,8 +96,10 @@ def test_threads_and_processes_on_one_store(store: str, tmp_path: Path) -> None:
 def test_eight_threads_share_a_broker(store: str) -> None:
     spans: list[Span] = []
     with lazaretto.connect(store) as broker:
-        threads = [threading.Thread(target=work, args=(broker, spans.append, seed)) for seed in range(8)]
-        threads.append(threading.Thread(target=send, args=(broker, LATE)))
+        sent = threading.Event()
+        works = [(broker, spans.append, seed, sent) for seed in range(8)]
+        threads = [threading.Thread(target=work, args=arguments) for arguments in works]
+        threads.append(threading.Thread(target=send, args=(broker, LATE, sent)))
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -134,7 +136,7 @@ def test_one_lock_is_settled_by_one_of_many(store: str) -> None:
             barrier = threading.Barrier(8)
 
             def settle(index: int, message: ReceivedMessage = message) -> None:
-                barrier.wait(60)  # noqa: B023
+                barrier.wait(120)  # noqa: B023
                 try:
                     if index % 2:
                         receiver.complete(message)
@@ -148,7 +150,7 @@ def test_one_lock_is_settled_by_one_of_many(store: str) -> None:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(60)
+                thread.join(120)
             assert len(won) == 1
             dead = [d.sequence_number for d in broker.dead_letters(QUEUE)]
             assert (message.sequence_number in dead) == (won == ["dead"])
@@ -212,7 +214,7 @@ def test_a_lost_session_changes_nothing(tmp_path: Path) -> None:
 
 def waiting(broker: Broker, threads: int = 1) -> None:
     """Wait until so many threads wait for something to receive."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while broker._store.notifier.waiting < threads:
         assert time.monotonic() < end
         time.sleep(0.001)
@@ -257,7 +259,7 @@ def test_closing_wakes_those_that_wait(tmp_path: Path) -> None:
     waiting(broker, waiters)
     broker.close()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive()
     assert [type(e) for e in errors] == [BrokerClosed] * len(jobs)
     with pytest.raises(BrokerClosed):
@@ -287,7 +289,7 @@ def test_a_send_wakes_a_receiver(tmp_path: Path, where: str) -> None:
                 f"b.sender({QUEUE!r}).send(lazaretto.Message(b'wake')); b.close()"
             )
             subprocess.run([sys.executable, "-c", script, path], check=True)
-        thread.join(30)
+        thread.join(120)
         assert not thread.is_alive()
         assert [m.body for m in got] == [b"wake"]
 
@@ -307,14 +309,14 @@ def test_others_wait_for_a_transaction_with_sql(tmp_path: Path) -> None:
             tx.execute("CREATE TABLE mine (x)")
             thread = threading.Thread(target=send)
             thread.start()
-            assert started.wait(60)
+            assert started.wait(120)
             with pytest.raises(TransactionError):
                 broker.sender(QUEUE).send(Message(b"same thread"))
             assert broker.queue(QUEUE).counts.total == 0
             assert not sent.is_set()
             tx.send(QUEUE, Message(b"inside"))
-        assert sent.wait(60)
-        thread.join(60)
+        assert sent.wait(120)
+        thread.join(120)
         assert {m.body for m in broker.peek(QUEUE, 10)} == {b"inside", b"other"}
 
 
@@ -322,7 +324,7 @@ def test_processes_open_one_new_file_at_once(tmp_path: Path) -> None:
     script = "import lazaretto, sys; b = lazaretto.connect(sys.argv[1]); print(len(b.queues())); b.close()"
     words = [sys.executable, "-c", script, str(tmp_path / "new.db")]
     processes = [subprocess.Popen(words, stdout=subprocess.PIPE, text=True) for _ in range(6)]
-    assert [p.communicate(timeout=60)[0].strip() for p in processes] == ["1"] * 6
+    assert [p.communicate(timeout=120)[0].strip() for p in processes] == ["1"] * 6
 
 
 def test_transactions_with_sql_from_many_threads(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def asked(path: str, token: str | None = None) -> bytes:
 
 async def rest(reader: asyncio.StreamReader) -> bytes:
     """Return what comes until the server hangs up."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         found = b""
         with contextlib.suppress(ConnectionError):
             while some := await reader.read(65_536):
@@ -70,7 +70,7 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
 
 async def status(reader: asyncio.StreamReader) -> str:
     """Return the status of an answer, once all of the answer has come."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         lines = head.lower().split("\r\n")
         (length,) = (int(one.partition(":")[2]) for one in lines if one.startswith("content-length"))
@@ -83,7 +83,7 @@ async def ended(port: int, first: bytes, more: bytes = b"") -> int:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     sent = len(first)
     try:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             writer.write(first)
             while more and not reader.at_eof():
                 writer.write(more)

@@ -72,7 +72,7 @@ class TestRequests:
             "Authorization: Bearer token-of-admin",
             f"Content-Length: {33 << 20}", "", "",
         )  # fmt: skip
-        with socket.create_connection(("127.0.0.1", served.port), timeout=30) as client:
+        with socket.create_connection(("127.0.0.1", served.port), timeout=120) as client:
             client.sendall("\r\n".join(lines).encode())
             assert client.recv(1_000).startswith(b"HTTP/1.1 413 ")
 
@@ -98,7 +98,7 @@ class TestBudget:
 
     def run(self, work: Callable[[], Any]) -> None:
         async def whole() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await work()
 
         asyncio.run(whole())

@@ -70,7 +70,7 @@ def test_no_cell_is_a_formula(begins: str) -> None:
 def test_redirects_stay_here(served: Served, path: str) -> None:
     """Whatever a request calls this host: a cache would keep where it leads."""
     for host in ("evil.example", "evil.example:80", f"127.0.0.1:{served.port}"):
-        answer = httpx.get(f"http://127.0.0.1:{served.port}{path}", headers={"Host": host}, timeout=30)
+        answer = httpx.get(f"http://127.0.0.1:{served.port}{path}", headers={"Host": host}, timeout=120)
         assert answer.status_code == 307
         assert answer.headers["location"] == path.rstrip("/")
 

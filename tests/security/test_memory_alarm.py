@@ -32,7 +32,7 @@ def test_over_http_new_work_is_refused_and_metrics_tell_why(tmp_path: Path) -> N
         async with (
             await aio.connect(tmp_path / "store.db") as broker,
             open_web(broker, Access(anonymous=owner), port=0, guard=guard) as server,
-            httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=60) as client,
+            httpx.AsyncClient(base_url=f"http://127.0.0.1:{server.port}", timeout=120) as client,
         ):
             guard.look(0.0)
             answer = await client.get("/api/v1/queues")

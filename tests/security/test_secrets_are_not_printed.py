@@ -33,7 +33,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def ran(program: list[str], *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*program, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run([*program, *words], capture_output=True, text=True, timeout=120)
 
 
 @contextlib.contextmanager
@@ -46,7 +46,7 @@ def serving(program: list[str], *words: str, lines: int = 1) -> Iterator[tuple[l
             assert server.stdout is not None
             yield [server.stdout.readline() for _ in range(lines)], rest
             server.send_signal(signal.SIGTERM)
-            rest += server.communicate(timeout=60)
+            rest += server.communicate(timeout=120)
             assert server.returncode == 0, rest
         finally:
             server.kill()
@@ -61,7 +61,7 @@ def test_a_token_that_is_made_is_in_a_file(program: list[str]) -> None:
         assert len(token) >= 40 and token not in line
         address = told["url"].replace("localhost", "127.0.0.1")
         headers = {"Authorization": f"Bearer {token}"}
-        assert httpx.get(f"{address}/queues", headers=headers, timeout=30).status_code == 200
+        assert httpx.get(f"{address}/queues", headers=headers, timeout=120).status_code == 200
     assert not file.exists()
     # What a server that was killed has left is removed by the next.
     left = file.with_name("serve-4194305.token")

@@ -73,7 +73,7 @@ class Server:
         context = ssl.create_default_context()
         self.authority.configure_trust(context)
         with (
-            socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+            socket.create_connection(("127.0.0.1", port), timeout=120) as plain,
             context.wrap_socket(plain, server_hostname="localhost") as client,
         ):
             head = [f"GET {path} HTTP/1.1", f"Host: {host}", "Connection: close", *lines, "", ""]
@@ -87,7 +87,7 @@ class Server:
 
     def end(self) -> None:
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(120)
         assert self.process.stdout is not None
         self.process.stdout.close()
         self.log.close()
@@ -104,7 +104,7 @@ def test_both_doors_encrypt_and_read_again_what_they_encrypt_with(tmp_path: Path
         assert "strict-transport-security" not in head.lower()
         named, _ = server.ask(http, "/healthz", "queues.example.com")
         assert "strict-transport-security: max-age=31536000" in named.lower()
-        with socket.create_connection(("127.0.0.1", http), timeout=60) as plain:
+        with socket.create_connection(("127.0.0.1", http), timeout=120) as plain:
             plain.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert plain.recv(100) == b""
 

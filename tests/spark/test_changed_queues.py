@@ -157,7 +157,7 @@ def test_a_driver_that_sleeps_longer_than_its_lease(
 ) -> None:
     broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=5))
     numbers = send(broker)
-    driver = Driver(broker, url, tmp_path, lease=1)
+    driver = Driver(broker, url, tmp_path, lease=4)
     claim = driver.take()
     assert claim is not None
     told = driver.attempt(claim, act_second) if done else []

@@ -36,7 +36,7 @@ def test_a_query_that_only_looks_charges_nothing(spark: Any, broker: Broker, url
         query = query.trigger(availableNow=True).start()
         query.awaitTermination()
         assert spark.sql("SELECT * FROM seen").count() == 20
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while broker.queue("work").counts.locked:
         # Whoever receives gives back what has run out.
         broker.receiver("out").receive(1, max_wait=0.2)

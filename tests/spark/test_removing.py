@@ -50,13 +50,13 @@ def test_while_the_next_tasks_work(
 
     def remove_later(self: ClaimConsumer) -> None:
         removes.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(120)
         remove(self)
 
     monkeypatch.setattr(ClaimConsumer, "remove_completed", remove_later)
     sink = SettlingSink({"work": (parse({"store": url, "queue": "work"}), None)})
     sink(batch(consumer, 1), 0)  # type: ignore[arg-type]
-    assert removes.wait(60)
+    assert removes.wait(120)
     assert [claim.state for claim in broker.claims("work")] == ["settled"]
     following = batch(consumer, 2)
     assert broker.queue("work").counts.locked == 2 * CLAIM

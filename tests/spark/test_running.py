@@ -378,7 +378,7 @@ def test_control_c_ends_it_without_a_word(broker: Broker, tmp_path: Path) -> Non
             time.sleep(0.1)
         # A terminal sends it to all of them.
         os.killpg(program.pid, signal.SIGINT)
-        _, told = program.communicate(timeout=60)
+        _, told = program.communicate(timeout=120)
     assert program.returncode == 130
     assert [line for line in told.splitlines() if "Exception" in line or "Error" in line] == []
     (claim,) = broker.claims("work")

@@ -93,7 +93,7 @@ def test_an_attempt_whose_lock_expired(load: Any, broker: Broker) -> None:
     receiver = broker.receiver("brief")
     assert receiver.receive()
     # It comes again as soon as its lock has expired.
-    receiver.dead_letter(receiver.receive(1, 30))
+    receiver.dead_letter(receiver.receive(1, 120))
     outcomes = [row.outcome for row in load("attempts", queue="brief").orderBy("number").collect()]
     assert outcomes == ["lock_expired", "dead_lettered"]
 

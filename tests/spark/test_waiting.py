@@ -135,7 +135,7 @@ def test_sigterm_while_spark_starts_leaves_no_folder(tmp_path: Path) -> None:
                 program.send_signal(signal.SIGTERM)
                 break
         late.cancel()
-        assert program.wait(60) == 130
+        assert program.wait(120) == 130
     assert not list((tmp_path / "temporary").glob("lazaretto-*"))
 
 

@@ -45,7 +45,7 @@ def test_a_zoo_among_good_messages_fails_no_task(broker: Broker, spark: Any, sto
         checkpoint=str(store.with_name("checkpoint")),
         results=str(store.with_name("results")),
         schema="n bigint",
-        deadline=1.0,
+        deadline=3.0,
         memory=200_000_000,
     )
     query.awaitTermination()

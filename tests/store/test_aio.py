@@ -27,7 +27,7 @@ from lazaretto import (
 )
 from lazaretto.aio import AsyncBroker
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def run(url: str, work: Callable[[AsyncBroker], Awaitable[None]]) -> None:
@@ -68,7 +68,7 @@ def test_each_verb(url: str) -> None:
             await broker.sender("none").send(Message(b""))
         events = await broker.events()
         assert events
-        late = asyncio.create_task(broker.events(await broker.last_event(), max_wait=30))
+        late = asyncio.create_task(broker.events(await broker.last_event(), max_wait=120))
         await asyncio.sleep(0)
         await broker.create_queue("other")
         assert [event.queue for event in await late] == ["other"]

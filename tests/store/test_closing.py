@@ -18,7 +18,7 @@ from lazaretto.store.sql.transaction import Transaction
 
 from .actions import create
 
-PATIENCE = 60
+PATIENCE = 120
 
 
 def ends_of(jobs: list[Callable[[], object]], broker: Broker, meanwhile: Callable[[], None]) -> list[object]:

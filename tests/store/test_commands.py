@@ -152,7 +152,7 @@ def test_changes_of_one_thing_at_once_are_both_kept(stocked: Broker, connect: Co
         def run(
             broker: Broker, name: str, number: int = number, barrier: threading.Barrier = barrier
         ) -> None:
-            barrier.wait(60)
+            barrier.wait(120)
             broker.run(change(name, number))
 
         threads = [
@@ -162,7 +162,7 @@ def test_changes_of_one_thing_at_once_are_both_kept(stocked: Broker, connect: Co
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(120)
         assert found() == (number, number)
 
 
@@ -285,7 +285,7 @@ class TestKeys:
             for thread in threads:
                 thread.start()
             for thread in threads:
-                thread.join(30)
+                thread.join(120)
         assert len(answers) == 8
         assert all(answer == answers[0] for answer in answers)
         assert stocked.queue("q").counts.active == 3

@@ -259,7 +259,7 @@ class TestResubmit:
 
     def test_a_receiver_that_waits_gets_it(self, broker: Broker, letters: list[int]) -> None:
         broker.resubmit("q", 1)
-        assert len(broker.receiver("q").receive(max_wait=30)) == 1
+        assert len(broker.receiver("q").receive(max_wait=120)) == 1
 
     def test_told_and_audited(self, broker: Broker, letters: list[int]) -> None:
         position = broker.last_event()

@@ -98,7 +98,7 @@ class TestStatus:
             waiting = pool.submit(broker.receiver("q").receive, 1, 30.0)
             broker.set_status("q", "receive_disabled")
             with pytest.raises(QueueDisabled):
-                waiting.result(30)
+                waiting.result(120)
 
     def test_a_halted_queue_stays_halted(self, broker: Broker) -> None:
         create(broker, receive_retry_count=0, on_poison="fault")

@@ -168,7 +168,7 @@ class TestForwardTo:
         with concurrent.futures.ThreadPoolExecutor() as pool:
             waiting = pool.submit(broker.receiver("b").receive, 1, 30.0)
             send(broker, b"x", path="a")
-            assert bodies(waiting.result(30)) == [b"x"]
+            assert bodies(waiting.result(120)) == [b"x"]
 
 
 class TestHops:

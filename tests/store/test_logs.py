@@ -104,21 +104,21 @@ class TestWaiting:
     def test_woken_by_this_broker_or_another(self, broker: Broker, connect: Connect, mine: bool) -> None:
         other = broker if mine else connect()
         found: list[Event] = []
-        thread = threading.Thread(target=lambda: found.extend(broker.events(0, max_wait=30)), daemon=True)
+        thread = threading.Thread(target=lambda: found.extend(broker.events(0, max_wait=120)), daemon=True)
         thread.start()
         create(other)
-        thread.join(30)
+        thread.join(120)
         assert kinds(found) == ["queue_created"]
 
     def test_only_what_is_asked_for_ends_the_wait(self, broker: Broker) -> None:
         found: list[Event] = []
         thread = threading.Thread(
-            target=lambda: found.extend(broker.events(0, kind="dead_lettered", max_wait=30)), daemon=True
+            target=lambda: found.extend(broker.events(0, kind="dead_lettered", max_wait=120)), daemon=True
         )
         thread.start()
         create(broker)
         set_aside(broker, b"x")
-        thread.join(30)
+        thread.join(120)
         assert kinds(found) == ["dead_lettered"]
 
     def test_closing_ends_it(self, broker: Broker) -> None:
@@ -132,11 +132,11 @@ class TestWaiting:
 
         thread = threading.Thread(target=wait, daemon=True)
         thread.start()
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while not broker._store.notifier.waiting and time.monotonic() < end:
             time.sleep(0.001)
         broker.close()
-        thread.join(30)
+        thread.join(120)
         assert [type(error) for error in errors] == [BrokerClosed]
 
 

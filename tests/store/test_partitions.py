@@ -250,10 +250,10 @@ def test_a_waiting_receiver_hears_of_every_partition(broker: Broker) -> None:
     for key in KEYS:
         receiver = broker.receiver("orders")
         found: list[ReceivedMessage] = []
-        thread = threading.Thread(target=lambda: found.extend(receiver.receive(1, max_wait=30)))  # noqa: B023
+        thread = threading.Thread(target=lambda: found.extend(receiver.receive(1, max_wait=120)))  # noqa: B023
         thread.start()
         broker.sender("orders").send(Message(key.encode(), partition_key=key))
-        thread.join(30)
+        thread.join(120)
         assert [message.body for message in found] == [key.encode()]
         receiver.complete(found)
 

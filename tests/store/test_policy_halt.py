@@ -199,7 +199,7 @@ class TestResume:
 
     def test_receivers_that_wait_are_woken(self, broker: Broker) -> None:
         broker.resume_queue("q", "move")
-        assert bodies(broker.receiver("q").receive(max_wait=30)) == [b"good"]
+        assert bodies(broker.receiver("q").receive(max_wait=120)) == [b"good"]
 
 
 def test_the_error_behind_a_halt_is_told(broker: Broker) -> None:

@@ -11,7 +11,7 @@ from lazaretto import BrokerClosed, EntityNotFound, InvalidMessage, Message, Mes
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.posting import Posting, Settling
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 
 
 def run(url: str, work: Callable[[AsyncBroker], Awaitable[None]]) -> None:

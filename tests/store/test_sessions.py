@@ -248,11 +248,11 @@ class TestNext:
         found: list[bytes] = []
         receiver = broker.receiver("q", session=NEXT_SESSION)
         thread = threading.Thread(
-            target=lambda: found.extend(bodies(receiver.receive(max_wait=30))), daemon=True
+            target=lambda: found.extend(bodies(receiver.receive(max_wait=120))), daemon=True
         )
         thread.start()
         _fill(broker, a="x")
-        thread.join(30)
+        thread.join(120)
         assert (found, receiver.session_id) == ([b"x"], "a")
 
     def test_a_session_that_is_freed_wakes_who_waits(self, broker: Broker) -> None:
@@ -261,11 +261,11 @@ class TestNext:
         found: list[bytes] = []
         receiver = broker.receiver("q", session=NEXT_SESSION)
         thread = threading.Thread(
-            target=lambda: found.extend(bodies(receiver.receive(max_wait=30))), daemon=True
+            target=lambda: found.extend(bodies(receiver.receive(max_wait=120))), daemon=True
         )
         thread.start()
         holder.close()
-        thread.join(30)
+        thread.join(120)
         assert found == [b"x"]
 
     def test_one_held_back_by_a_delay_is_passed_over(self, broker: Broker) -> None:

@@ -49,7 +49,7 @@ class TestTimeToLive:
         broker = connect(clock=lazaretto.SystemClock())
         create(broker, dead_letter_on_expiration=True)
         send(broker, b"x", time_to_live=0.02)
-        assert [e.kind for e in broker.events(kind="dead_lettered", max_wait=20)] == ["dead_lettered"]
+        assert [e.kind for e in broker.events(kind="dead_lettered", max_wait=120)] == ["dead_lettered"]
 
     def test_the_queue_sets_the_most(self, broker: Broker, clock: ManualClock) -> None:
         create(broker, default_time_to_live=10)
@@ -156,7 +156,7 @@ class TestLocks:
         create(broker, lock_duration=1)
         send(broker, b"x")
         take(broker)
-        assert bodies(broker.receiver("q").receive(max_wait=20)) == [b"x"]
+        assert bodies(broker.receiver("q").receive(max_wait=120)) == [b"x"]
 
 
 class TestClockJumps:

@@ -492,7 +492,7 @@ class TestCoroutines:
             with traces.tracer.start_as_current_span(name):
                 async with broker.sender("q") as sender, broker.receiver("q") as receiver:
                     await sender.send(Message(name.encode(), message_id=name))
-                    await receiver.complete(await receiver.receive(max_wait=10))
+                    await receiver.complete(await receiver.receive(max_wait=120))
                 async with broker.transaction() as tx:
                     await tx.send("q", Message(b""))
 

@@ -116,12 +116,12 @@ class TestCommit:
     def test_a_receiver_that_waits_is_woken(self, broker: Broker) -> None:
         found: list[ReceivedMessage] = []
         receiver = broker.receiver("out")
-        thread = threading.Thread(target=lambda: found.extend(receiver.receive(max_wait=30)), daemon=True)
+        thread = threading.Thread(target=lambda: found.extend(receiver.receive(max_wait=120)), daemon=True)
         thread.start()
         with broker.transaction() as tx:
             tx.execute("SELECT 1")
             tx.send("out", Message(b"x"))
-        thread.join(30)
+        thread.join(120)
         assert bodies(found) == [b"x"]
 
 
@@ -397,9 +397,9 @@ class TestOwnSql:
             if "sqlite" in broker.facts():
                 assert not done.wait(0.05)
             else:
-                assert done.wait(30)
-        assert done.wait(30)
-        thread.join(30)
+                assert done.wait(120)
+        assert done.wait(120)
+        thread.join(120)
 
     def test_the_same_thread_cannot_write_past_it(self, broker: Broker) -> None:
         with broker.transaction() as tx:
@@ -587,17 +587,17 @@ def test_closing_waits_for_a_transaction_with_sql_and_keeps_its_counts(
             tx.execute("SELECT 1")
             tx.send("q", Message(b"x"))
             begun.set()
-            goes_on.wait(60)
+            goes_on.wait(120)
 
     worker, closer = threading.Thread(target=work), threading.Thread(target=other.close)
     worker.start()
-    assert begun.wait(60)
+    assert begun.wait(120)
     closer.start()
     closer.join(0.2)
     assert closer.is_alive()
     goes_on.set()
     for thread in (worker, closer):
-        thread.join(60)
+        thread.join(120)
         assert not thread.is_alive()
     assert bodies(broker.peek("q")) == [b"x"]
     assert sum(rate.sent for rate in broker.rates("q")) == 1

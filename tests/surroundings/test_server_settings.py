@@ -89,7 +89,7 @@ def send_and_settle(broker: Broker, own: bool) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(120)
     assert errors == []
 
 
@@ -176,7 +176,7 @@ def pooled(url: str, mode: str) -> Iterator[str]:
         yield address
     finally:
         process.terminate()
-        process.wait(30)
+        process.wait(120)
         shutil.rmtree(folder, ignore_errors=True)
 
 

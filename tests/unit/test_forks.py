@@ -6,12 +6,12 @@ import asyncio
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 import lazaretto.aio
+from lazaretto.store.runtime import forks
 from lazaretto.store.runtime.forks import at_rest, at_work
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
@@ -43,17 +43,17 @@ class Worker(threading.Thread):
     def run(self) -> None:
         with at_work():
             self.begun.set()
-            self.rests.wait(60)
+            self.rests.wait(120)
             self.rested = True
             with at_rest():
-                self.over.wait(60)
+                self.over.wait(120)
 
 
 def test_a_fork_waits_until_threads_rest() -> None:
     workers = [Worker(), Worker()]
     for worker in workers:
         worker.start()
-        assert worker.begun.wait(60)
+        assert worker.begun.wait(120)
     timers = [threading.Timer(0.05 * n, worker.rests.set) for n, worker in enumerate(workers, 1)]
     for timer in timers:
         timer.start()
@@ -61,40 +61,42 @@ def test_a_fork_waits_until_threads_rest() -> None:
     assert [worker.rested for worker in workers] == [True, True]
     for worker in workers:
         worker.over.set()
-        worker.join(60)
+        worker.join(120)
     assert fork() == 0
 
 
 def test_a_fork_does_not_wait_for_ever_for_a_thread_that_waits_for_the_one_that_forks() -> None:
     worker = Worker()
     worker.start()
-    assert worker.begun.wait(60)
+    assert worker.begun.wait(120)
     assert fork(7) == 7
     assert not worker.rested
     worker.rests.set()
     worker.over.set()
-    worker.join(60)
+    worker.join(120)
     assert worker.rested
 
 
-def test_a_fork_that_waited_in_vain_is_not_followed_by_others_that_do() -> None:
+def test_a_fork_that_waited_in_vain_is_not_followed_by_others_that_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     worker = Worker()
     worker.start()
-    assert worker.begun.wait(60)
+    assert worker.begun.wait(120)
     assert fork() == 0
-    began = time.monotonic()
+    # Who waits from now on does so beyond the test's end.
+    monkeypatch.setattr(forks, "_PATIENCE", 3600.0)
     for _ in range(4):
         assert fork() == 0
-    assert time.monotonic() - began < 4 * 1.0
     worker.rests.set()
     worker.over.set()
-    worker.join(60)
+    worker.join(120)
 
 
 def test_who_interrupts_a_fork_that_waits_is_heard() -> None:
     worker = Worker()
     worker.start()
-    assert worker.begun.wait(60)
+    assert worker.begun.wait(120)
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
@@ -103,7 +105,7 @@ def test_who_interrupts_a_fork_that_waits_is_heard() -> None:
         fork()
     worker.rests.set()
     worker.over.set()
-    worker.join(60)
+    worker.join(120)
     with at_work():
         pass
     assert fork(7) == 7
@@ -114,7 +116,7 @@ def test_a_fork_waits_for_what_coroutines_have_done_in_threads(tmp_path: Path) -
 
     def work() -> None:
         begun.set()
-        rests.wait(60)
+        rests.wait(120)
         done.append("work")
 
     async def go() -> None:

@@ -15,7 +15,7 @@ from lazaretto.store.sql.group_commit import GroupCommit, Ticket
 from lazaretto.store.sql.operation import Operation
 
 #: Long enough for the slowest machine; a test that passes does not wait for it.
-_PATIENCE = 30
+_PATIENCE = 120
 #: Operations of this number and above need not wait for the disk.
 _QUICK = 1_000_000
 

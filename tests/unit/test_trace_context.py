@@ -125,5 +125,5 @@ with lazaretto.connect(sys.argv[1]) as broker:
 print([name for name in sys.modules if name.startswith("opentelemetry")])
 """
     command = [sys.executable, "-c", program, str(tmp_path / "off.db")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.endswith("[]\n"), done

@@ -82,7 +82,7 @@ def serving(url: str, handlers: TriedHandlers | None = None, **given: Any) -> It
     def client(name: str | None) -> httpx.Client:
         headers = {} if name is None else {"Authorization": f"Bearer token-of-{name}"}
         clients.append(
-            httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}/api/v1", headers=headers, timeout=30)
+            httpx.Client(base_url=f"http://127.0.0.1:{ports[0]}/api/v1", headers=headers, timeout=120)
         )
         return clients[-1]
 

@@ -178,7 +178,7 @@ class TestMessages:
             # Answered on the same connection of the server, after it has begun to wait.
             assert served.client("admin").get("/queues/q").status_code == 200
         broker.sender("q").send(Message(b"x"))
-        (taken,) = broker.receiver("q").receive(max_wait=20)
+        (taken,) = broker.receiver("q").receive(max_wait=120)
         assert taken.body == b"x"
 
     def test_received_and_deleted(self, broker: Broker, api: httpx.Client) -> None:

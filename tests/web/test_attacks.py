@@ -62,7 +62,7 @@ def dead(broker: Broker) -> Broker:
 def site(served: Served) -> Iterator[httpx.Client]:
     """The console, as the administrator sees it."""
     headers = {"Authorization": "Bearer token-of-admin"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", headers=headers, timeout=30) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{served.port}", headers=headers, timeout=120) as client:
         yield client
 
 
@@ -221,7 +221,7 @@ class TestRequests:
         began = time.monotonic()
         answer = api.get("/dead-letters", params={"queue": "q", "where": where})
         assert answer.status_code in (200, 400, 414, 422), answer.text
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         assert dead.check() == []
 
 

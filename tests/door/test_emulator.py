@@ -221,7 +221,10 @@ def test_where_a_file_is_wrong_is_told(place: str, value: Any, said: str) -> Non
     ("queue", "said"),
     [
         ({"Name": "bare", "Properties": {"ForwardTo": "nowhere"}}, "no queue or topic exists at 'nowhere'"),
-        ({"Name": "bare", "Properties": {"ForwardTo": "bare"}}, "forwarded in a circle"),
+        (
+            {"Name": "bare", "Properties": {"ForwardTo": "bare", "RequiresDuplicateDetection": True}},
+            "duplicates of themselves",
+        ),
         ({"Name": "topic.2"}, "is a topic"),
         ({"Name": "a/subscriptions/b"}, "the path of a subscription"),
     ],

@@ -412,9 +412,14 @@ class TestForwarding:
         with pytest.raises(HttpResponseError):
             wire.administration.create_queue(wire.name(), **{name: "nowhere"})  # type: ignore[arg-type]
 
-    def test_not_from_an_entity_with_sessions(self, wire: Wire, q: str) -> None:
-        with pytest.raises(HttpResponseError):
-            wire.administration.create_queue(wire.name(), requires_session=True, forward_to=q)
+    def test_combinations_that_are_taken(self, wire: Wire, q: str) -> None:
+        name = wire.name()
+        admin = wire.administration
+        made = admin.create_queue(name, requires_session=True, forward_to=q, auto_delete_on_idle="PT10M")
+        made.forward_dead_lettered_messages_to = name
+        admin.update_queue(made)
+        admin.create_topic(topic := wire.name())
+        admin.create_subscription(topic, "s", forward_to=topic, forward_dead_lettered_messages_to=topic)
 
     def test_what_forwards_is_not_received_from(self, wire: Wire, q: str) -> None:
         forwards = wire.make(forward_to=q, forward_dead_lettered_messages_to=q)

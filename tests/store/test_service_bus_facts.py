@@ -415,9 +415,13 @@ class TestForwarding:
         with pytest.raises(EntityNotFound):
             create(broker, **{name: "nowhere"})
 
-    def test_not_from_an_entity_with_sessions(self) -> None:
-        with pytest.raises(InvalidOption):
-            QueueOptions(requires_session=True, forward_to="x")
+    def test_combinations_that_are_taken(self, broker: Broker) -> None:
+        create(broker, "to")
+        create(broker, requires_session=True, forward_to="to", auto_delete_on_idle=600)
+        broker.update_queue("q", forward_dead_lettered_messages_to="q")
+        broker.create_topic("t")
+        itself = QueueOptions(forward_to="t", forward_dead_lettered_messages_to="t")
+        broker.create_subscription("t", "s", itself)
 
     def test_what_forwards_is_not_received_from(self, broker: Broker) -> None:
         create(broker, "target")

@@ -345,7 +345,6 @@ class QueueOptions:
     annotations: Mapping[str, str] | None = option(None, special(_annotations, "a dict of texts; `None`"))
 
     def __post_init__(self) -> None:
-        self._check_forwards()
         self._check_dialogs()
         if self.on_poison_session is not PoisonSession.SKIP and not self.requires_session:
             raise InvalidOption(
@@ -389,11 +388,6 @@ class QueueOptions:
             raise InvalidOption("retention needs a queue of dialogs")
         elif self.on_poison_session is PoisonSession.END:
             raise InvalidOption("on_poison_session='end' needs a queue of dialogs")
-
-    def _check_forwards(self) -> None:
-        """Refuse what cannot be together with forwarding."""
-        if self.forward_to is not None and self.requires_session:
-            raise InvalidOption("an entity with requires_session cannot have forward_to")
 
 
 @option_set

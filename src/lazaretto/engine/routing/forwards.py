@@ -28,9 +28,9 @@ def start_forwarding(tx: Transaction, queue: QueueRecord) -> None:
 
 
 def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions) -> None:
-    """Raise EntityNotFound for a missing destination, InvalidOption for a forwarding cycle.
+    """Raise EntityNotFound for a missing destination, InvalidOption for a circle that would lose messages.
 
-    Dead letters may go in a cycle: a queue that sends them back is useful, and the hop limit ends the cycle.
+    Any other circle is taken: the limit of hops ends it among the dead letters.
     """
     for name in FORWARDS:
         destination = getattr(options, name)
@@ -40,36 +40,44 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
         if found is None and destination.lower() != path.key:
             plain = f"no queue or topic exists at {destination!r} ({name})"
             raise no_entity(tx, plain, destination, [EntityKind.QUEUE, EntityKind.TOPIC])
-    if (options.forward_dead_lettered_messages_to or "").lower() == path.key:
-        raise InvalidOption(f"the dead letters of {path.queue!r} cannot be forwarded to itself")
     if options.forward_to is not None:
-        _refuse_circle(tx, path, options.forward_to)
+        _refuse_circle_of_duplicates(tx, path, options)
 
 
-def _refuse_circle(tx: Transaction, path: EntityPath, destination: str) -> None:
+def _refuse_circle_of_duplicates(tx: Transaction, path: EntityPath, options: QueueOptions) -> None:
+    """Raise InvalidOption if messages would come again to where they would be dropped as duplicates."""
+    assert options.forward_to is not None
     # A message to the topic reaches all its subscriptions, including this one.
-    own = {path.key}
-    if names_subscription(path):
-        own.add(path.key.rsplit("/", 2)[0])
-    ways: list[tuple[str, ...]] = [(destination,)]
-    seen: set[str] = set()
-    while ways:
-        way = ways.pop()
-        key = way[-1].lower()
-        if key in own:
-            what, advice = "messages would be forwarded in a circle", "forward them elsewhere"
-            error = InvalidOption(f"{what}: {' → '.join((path.queue, *way))}; {advice}")
-            error.plain, error.entities = f"{what}; {advice}", way[1:]
+    topic = path.key.rsplit("/", 2)[0] if names_subscription(path) else path.key
+    behind = _passed(tx, options.forward_to)
+    if not behind & {path.key, topic}:
+        return
+    for key in sorted(behind | {path.key, topic}):
+        record = tx.queues.by_path(key)
+        detects = (
+            record.options.requires_duplicate_detection if record else options.requires_duplicate_detection
+        )
+        if detects and (key in (path.key, topic) or _passed(tx, key) & {path.key, topic}):
+            dropped = "dropped there as duplicates of themselves; forward them elsewhere"
+            error = InvalidOption(f"messages would come back to {key!r}, and be {dropped}")
+            error.plain, error.entities = f"messages would come back, and be {dropped}", (key,)
             raise error
-        found = tx.queues.by_path(key)
-        if found is None or key in seen:
+
+
+def _passed(tx: Transaction, start: str) -> set[str]:
+    """Return the keys of the entities that messages pass through from one on."""
+    passed, left = set[str](), [start.lower()]
+    while left:
+        key = left.pop()
+        record = tx.queues.by_path(key)
+        if key in passed:
             continue
-        seen.add(key)
-        topic = found.kind is EntityKind.TOPIC
-        for record in tx.topics.subscriptions(found.queue_id) if topic else (found,):
-            further = record.options.forward_to
-            if further is not None:
-                ways.append((*way, record.path, further) if topic else (*way, further))
+        passed.add(key)
+        if record is not None:
+            topic = record.kind is EntityKind.TOPIC
+            members = [record] if not topic else tx.topics.subscriptions(record.queue_id)
+            left += [to.lower() for one in members if (to := one.options.forward_to) is not None]
+    return passed
 
 
 def places_behind(tx: Transaction, path: str) -> set[str]:

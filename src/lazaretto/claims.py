@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lazaretto.engine.claims.attach_drivers import Attach
+from lazaretto.engine.claims.attach_drivers import Attach, ChargeFailure
 from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims, require_claims
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
@@ -245,6 +245,19 @@ class ClaimConsumer:
     def note_failure(self, failure: Failure) -> None:
         """Note what the tasks of the open claims ended with."""
         self._store.run(NoteFailure(self.path, self.name, failure))
+
+    def charge(self, failure: Failure) -> bool:
+        """Charge what the tasks of the open claim ended with to its message. See ChargeFailure."""
+        return self._store.run(ChargeFailure(self.path, self.name, self.epoch, failure))
+
+    def attached_as(self) -> int:
+        """Return the epoch of the driver that is attached now."""
+
+        def find(tx: Transaction) -> int:
+            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
+            return 0 if record is None else record.epoch
+
+        return self._store.read(find)
 
     def keeps(self) -> bool:
         """Return whether settled claims keep messages that they have completed."""

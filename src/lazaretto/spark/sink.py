@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import (
+    ArithmeticException,
+    ArrayIndexOutOfBoundsException,
+    DateTimeException,
+    NumberFormatException,
+    PySparkException,
+    SparkRuntimeException,
+)
 from pyspark.sql import DataFrame, Row
 
 from lazaretto.broker import store_of
@@ -36,6 +43,11 @@ _log = logging.getLogger(__name__)
 _INTERRUPTED = "java.lang.InterruptedException"
 #: How Spark says that a Python worker, or an executor, is gone.
 _GONE = ("worker exited unexpectedly", "failed to connect back", "ExecutorLostFailure", "ExecutorLost")
+#: What Spark's own expressions raise for a value.
+_OF_VALUES = (
+    ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException,
+    SparkRuntimeException,
+)  # fmt: skip
 #: What is read of what the tasks tell.
 _READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
 
@@ -70,16 +82,14 @@ class SettlingSink:
     def __init__(self, sinks: Mapping[str, tuple[SparkOptions, Sink | None]]) -> None:
         self._sinks = sinks
         self._brought: set[str] = set()
+        #: As which drivers the consumers of queues are attached.
+        self._epochs: dict[str, int] = {}
         #: What of each queue removes completed messages while the next micro-batch is at work.
         self._removing: dict[str, threading.Thread] = {}
 
     def __call__(self, told: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
-        try:
-            rows = collected(told.select(*_READ))
-        except (Py4JJavaError, PySparkException) as error:
-            self._note_failure(error)
-            raise
+        rows = self._rows(told.select(*_READ))
         first: Exception | None = None
         for queue, (options, results) in self._sinks.items():
             shards = [row for row in rows if row["queue"] == queue]
@@ -91,6 +101,44 @@ class SettlingSink:
                     first = first or error
         if first is not None:
             raise first
+
+    def _rows(self, told: DataFrame) -> list[Row]:
+        """Return what the tasks tell.
+
+        If one of Spark's expressions refused a value, its message leaves the micro-batch, and they run again.
+        """
+        self._know_epochs()
+        try:
+            return collected(told)
+        except (Py4JJavaError, PySparkException) as error:
+            self._note_failure(error)
+            if not isinstance(error, _OF_VALUES) or not self._charge(error):
+                raise
+        try:
+            return collected(told)
+        except (Py4JJavaError, PySparkException) as error:
+            self._note_failure(error)
+            raise
+
+    def _know_epochs(self) -> None:
+        """Find out once as which drivers the consumers are attached."""
+        for queue, (options, _) in self._sinks.items():
+            if queue not in self._epochs:
+                with broker_at(options.url()) as broker:
+                    consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
+                    self._epochs[queue] = consumer.attached_as()
+
+    def _charge(self, error: Exception) -> bool:
+        """Charge an error to its message, or find it in smaller claims; return whether that can be done."""
+        failure = _failure_of_tasks(error)
+        if failure is None or len(self._sinks) > 1:
+            # Nobody knows of which queue the message is.
+            return False
+        ((queue, (options, _)),) = self._sinks.items()
+        with broker_at(options.url()) as broker:
+            epoch = self._epochs[queue]
+            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
+            return consumer.charge(failure)
 
     def _note_failure(self, error: Exception) -> None:
         """Keep what the tasks ended with: a message that kills them alone is told of it."""

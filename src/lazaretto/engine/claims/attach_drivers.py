@@ -6,12 +6,13 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims
+from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims, require_driver
 from lazaretto.engine.claims.end_claims import open_claims, revoke, summary_of
 from lazaretto.engine.claims.read_shards import blame_shards
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
 from lazaretto.store.records.claims import ClaimRecord
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.transaction import Transaction
@@ -54,11 +55,39 @@ class Attach(ClaimOperation[Attached]):
         tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
         for claim in open_claims(tx, record):
             if _unreadable(tx, claim):
-                _narrow(tx, queue, self.consumer, claim)
+                reads = max(shard.reads for shard in tx.claims.shards(claim.token))
+                _narrow(tx, queue, self.consumer, claim, f"its readers went away {reads} times")
             else:
                 _judge(tx, claim, before.driver)
         record = tx.claims.consumer(queue.queue_id, self.consumer) or record
         return Attached(record.epoch, record.settled, record.identity)
+
+
+@dataclasses.dataclass(slots=True)
+class ChargeFailure(ClaimOperation[bool]):
+    """Charge what a driver's tasks ended with to its message; return whether that can be done.
+
+    A message that is alone in its claim is charged. A larger claim is released, and its messages come again
+    in smaller ones, until it is. Raises ClaimFenced.
+    """
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    failure: Failure
+
+    def run(self, tx: Transaction) -> bool:
+        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        claims = open_claims(tx, record)
+        if len(claims) != 1:
+            return False
+        (claim,) = claims
+        if claim.rows > 1:
+            _narrow(tx, queue, self.consumer, claim, f"its tasks ended with {self.failure.type}")
+        else:
+            shards = [_replace(shard, started=shard.first) for shard in tx.claims.shards(claim.token)]
+            blame_shards(tx, shards, record.driver, alone=True, failure=self.failure)
+        return True
 
 
 def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
@@ -68,14 +97,9 @@ def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:
     return all(shard.started is None for shard in shards) and any(shard.reads >= most for shard in shards)
 
 
-def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord) -> None:
+def _narrow(tx: Transaction, queue: QueueRecord, consumer: str, claim: ClaimRecord, why: str) -> None:
     """Release a claim that cannot be read: its messages are redelivered in smaller claims."""
-    revoke(
-        tx,
-        queue,
-        claim,
-        why=f"its readers went away {max(s.reads for s in tx.claims.shards(claim.token))} times",
-    )
+    revoke(tx, queue, claim, why)
     record = tx.claims.consumer(queue.queue_id, consumer)
     assert record is not None
     narrow = max(claim.rows // _NARROWER, 1)

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -60,20 +61,14 @@ class Job:
         url: str = "",
         master: str = "",
         lease: float = 300,
+        words: Sequence[str] = (),
     ) -> None:
         self.store = store
         self.faults = store.with_name("faults")
         (self.faults / "killed").mkdir(parents=True, exist_ok=True)
         (self.faults / "calm").touch()
-        self._words = [
-            sys.executable,
-            str(HERE / "program.py"),
-            url or str(store),
-            "10",
-            isolation,
-            str(shards),
-            source,
-        ]
+        program = [str(HERE / "program.py"), url or str(store), "10", isolation, str(shards), source]
+        self._words = [sys.executable, *(words or program)]
         path = [str(HERE / "faults"), str(HERE.parents[1] / "src")]
         self._environment = {
             **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),

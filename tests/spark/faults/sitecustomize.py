@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def _install() -> None:
     from lazaretto.engine.claims import end_claims, settle_claims
     from lazaretto.engine.claims.end_claims import RemoveCompleted
     from lazaretto.engine.claims.settle_claims import SettleClaims, Stage
+    from lazaretto.engine.claims.settle_rows import SettleRows, StageRows
 
     # Small claims are removed like large ones: by later commits.
     settle_claims._LARGE = 1
@@ -84,6 +86,8 @@ def _install() -> None:
     within(Stage, "in-stage")
     within(SettleClaims, "in-settle")
     within(RemoveCompleted, "in-remove")
+    within(StageRows, "in-stage-rows")
+    within(SettleRows, "in-rows")
 
 
 def _install_in_reader(source: Any) -> None:
@@ -97,11 +101,25 @@ def _install_in_reader(source: Any) -> None:
     source.read_shard = read_shard
 
 
-class _Finder:
-    """Waits for a module that reads: importing it here would import Spark into every process."""
+def _install_in_quarantine(module: Any) -> None:
+    for name in ("_settle", "_publish"):
+        original = getattr(module.QuarantineSink, name)
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+        def wrapped(self: Any, *arguments: Any, _original: Any = original, _name: str = name) -> None:
+            _fault(f"before{_name}-rows")
+            _original(self, *arguments)
+            # No message of the queue is to blame where only rows of the source were at work.
+            Path(_FOLDER or "", "calm").touch()
+            _fault(f"after{_name}-rows")
+
+        setattr(module.QuarantineSink, name, wrapped)
+
+
+class _Finder:
+    """Waits for a module of Spark: importing it here would import Spark into every process."""
+
+    def __init__(self, name: str, install: Callable[[Any], None]) -> None:
+        self.name, self._install = name, install
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != self.name:
@@ -113,7 +131,7 @@ class _Finder:
 
         def exec_module(module: Any) -> None:
             execute(module)
-            _install_in_reader(module)
+            self._install(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
@@ -121,4 +139,8 @@ class _Finder:
 
 if _FOLDER:
     _install()
-    sys.meta_path[:0] = [_Finder("lazaretto.spark.source"), _Finder("lazaretto.spark.run_task")]
+    sys.meta_path[:0] = [
+        _Finder("lazaretto.spark.source", _install_in_reader),
+        _Finder("lazaretto.spark.run_task", _install_in_reader),
+        _Finder("lazaretto.spark.any_source", _install_in_quarantine),
+    ]

@@ -1,0 +1,49 @@
+"""A quarantine as a process of its own, which tests kill and start again."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lazaretto.spark import quarantine, spark_session
+
+
+def act(row: Any) -> Any:
+    """Return the number that a row is, or fail."""
+    return {"n": int(row.value)}
+
+
+def source_of(spark: Any, name: str) -> Any:
+    """Return a stream of a folder's lines, a file in a micro-batch; or of a topic, `ADDRESS/TOPIC`."""
+    if Path(name).is_dir():
+        reader = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1)
+        return reader.text(name)
+    address, topic = name.split("/")
+    reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address)
+    reader = reader.option("subscribe", topic).option("startingOffsets", "earliest")
+    return reader.option("maxOffsetsPerTrigger", 10).load()
+
+
+def main() -> None:
+    """Quarantine rows: store, source, settings of Spark as NAME=VALUE. LAZARETTO_BASE: what stands beside."""
+    store, source, *settings = sys.argv[1:]
+    base = os.environ["LAZARETTO_BASE"]
+    more = dict(one.split("=", 1) for one in settings)
+    spark = spark_session({"spark.driver.memory": "600m", **more})
+    spark.sparkContext.setLogLevel("OFF")
+    folder = Path(os.environ["LAZARETTO_FAULTS"])
+    jvm: Any = spark._jvm
+    (folder / "jvm.pid").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
+    (folder / "driver.pid").write_text(str(os.getpid()))
+    query: Any = quarantine(
+        source_of(spark, source), act, store=store, queue="work", checkpoint=f"{base}-checkpoint",
+        body="value", results=f"{base}-results", schema="n bigint", deadline=120, breaker=None,
+    )  # fmt: skip
+    query.awaitTermination()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""Quarantine is killed at every step: each row ends once, in the results or as a letter."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import lazaretto
+from lazaretto import Broker, PoisonPolicy, QueueOptions
+
+from .conftest import source_of_kafka
+from .test_faults import HERE, Job
+from .test_kafka import Topic
+from .test_quarantine import bodies, with_body
+
+SOAK = "LAZARETTO_SOAK" in os.environ
+#: Between the results and the commit; after the commit, before Spark's own.
+SHORT = ["driver-before_settle-rows", "jvm-before_publish-rows"]
+LONG = [
+    "self-in-stage-rows", "jvm-in-stage-rows", "driver-in-rows", "jvm-in-rows", "jvm-before_settle-rows",
+    "driver-after_settle-rows", "driver-after_publish-rows", "jvm-after_publish-rows", "jvm-during-read",
+    "self-after-start", "jvm-in-stage", "driver-in-settle",
+]  # fmt: skip
+FILES, EACH = (16, 10) if SOAK else (2, 10)
+#: The line of a file that is repaired, but for the last file's, and the one that stays as it is.
+BAD, WORSE = 3, 7
+
+
+def lines(file: int) -> list[str]:
+    first = file * EACH
+    marks = {BAD: "bad " if file < FILES - 1 else "", WORSE: "worse "}
+    return [f"{marks.get(place, '')}{first + place}" for place in range(EACH)]
+
+
+def send_back(broker: Broker) -> None:
+    """Repair all letters that can be."""
+    for letter in list(broker.dead_letters("work")):
+        body = b"" if letter.message is None else letter.message.body
+        if body.startswith(b"bad "):
+            broker.resubmit("work", letter.sequence_number, edit=with_body(body.removeprefix(b"bad ")))
+
+
+def done(store: Path) -> list[int]:
+    files = sorted(Path(f"{store}-results").glob("claim=*/part-*.parquet"))
+    return sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist())
+
+
+def check(store: Path, broker: Broker, wanted: list[str], job: Job) -> None:
+    """Run a job, killed at points, to its end, repair meanwhile; look where each row is."""
+    for name in wanted:
+        (job.faults / name).touch()
+    for _ in range(len(wanted) + 3):
+        ended = job.run()
+        assert len(done(store)) == len(set(done(store)))
+        left = [one for one in bodies(broker) if one.startswith(b"bad ")]
+        killed = sorted(file.name for file in (job.faults / "killed").iterdir())
+        if ended == 0 and not left and killed == sorted(wanted):
+            break
+        assert ended == 0 or killed, job.output[-3000:]
+        send_back(broker)
+    assert killed == sorted(wanted), job.output[-3000:]
+    worse = [file * EACH + WORSE for file in range(FILES)]
+    assert done(store) == [n for n in range(FILES * EACH) if n not in worse]
+    assert bodies(broker) == sorted(b"worse %d" % n for n in worse)
+    counts = broker.queue("work").counts
+    assert counts.total == counts.dead_letter
+    assert broker.check() == []
+
+
+def make(store: Path) -> Broker:
+    broker = lazaretto.connect(store)
+    broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+    return broker
+
+
+def test_killed_at_every_step_each_row_of_files_ends_once(tmp_path: Path) -> None:
+    store, folder = tmp_path / "store.db", tmp_path / "in"
+    folder.mkdir()
+    for file in range(FILES):
+        (folder / f"{file}.txt").write_text("".join(f"{line}\n" for line in lines(file)))
+    with make(store) as broker:
+        job = Job(store, words=[str(HERE / "any_program.py"), str(store), str(folder)])
+        check(store, broker, SHORT + (LONG if SOAK else []), job)
+
+
+@pytest.mark.skipif(not SOAK, reason="six sessions of Spark, one after the other: LAZARETTO_SOAK=1")
+def test_killed_at_every_step_each_row_of_a_topic_ends_once(spark: Any, kafka: str, tmp_path: Path) -> None:
+    store = tmp_path / "store.db"
+    topic = Topic(spark, kafka, "killed")
+    topic.make()
+    topic.send(*((None, line.encode(), file % 2) for file in range(FILES) for line in lines(file)))
+    topic.close()
+    with make(store) as broker:
+        settings = [f"{name}={value}" for name, value in source_of_kafka().items()]
+        words = [str(HERE / "any_program.py"), str(store), f"{kafka}/{topic.name}", *settings]
+        check(store, broker, [*SHORT, *LONG[:4]], Job(store, words=words))

@@ -341,7 +341,7 @@ def test_reference_has_every_name_one_can_import() -> None:
 
 def test_reference_has_every_name_for_spark_and_the_page_every_parameter_of_process() -> None:
     from lazaretto import spark
-    from lazaretto.spark.pipeline import HANDLER_OPTIONS
+    from lazaretto.spark.pipeline_options import HANDLER_OPTIONS
     from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS
 
     known = code_names("reference.md")

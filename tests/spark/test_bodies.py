@@ -24,10 +24,10 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.spark import process, settle
-from lazaretto.spark.bodies import PROBLEM, VALUE, make_extras
+from lazaretto.spark.bodies import PROBLEM, VALUE, BodyFormat, make_extras
 from lazaretto.spark.json_samples import inferred
 from lazaretto.spark.property_columns import property_columns
-from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.source_options import SparkOptions, parse
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -376,3 +376,30 @@ def test_tables_and_a_schema_from_a_sample(spark: Any, broker: Broker, url: str)
         tables.schema("valu struct<a: int>").load().collect()
     with pytest.raises(Exception, match="are for messages"):
         tables.option("view", "events").load().collect()
+
+
+class TestRegistry:
+    """Bodies with the header of Confluent's schema registry."""
+
+    def read(self, name: str, definition: str, *bodies: bytes) -> tuple[list[Any], list[str | None]]:
+        options = parse({"store": "x.db", "queue": "q", "body": name, "body_schema": definition})
+        values, problems = BodyFormat.of(options, registry=True).read(bodies)
+        return values.to_pylist(), problems
+
+    def test_the_schema_s_number_stands_before_the_value(self) -> None:
+        schema = '{"type": "record", "name": "o", "fields": [{"name": "n", "type": "long"}]}'
+        good = b"\0\0\0\0\x07"
+        values, problems = self.read(
+            "avro", schema, good + b"\x0a", b"\x0a", good, b"\1" + good[1:] + b"\x0a", b""
+        )
+        assert values == [{"n": 5}, None, None, None, None]
+        assert [bool(one) for one in problems] == [False, True, True, True, True]
+        assert "no header of a schema registry" in str(problems[1])
+        assert self.read("json", "n long", good + b'{"n": 5}')[0] == [{"n": 5}]
+
+    @pytest.mark.parametrize("path", [b"\0", b"\x02\0", b"\x04\x02\0"])
+    def test_the_path_of_a_type_of_protobuf_is_left_out(self, path: bytes) -> None:
+        name = "google.protobuf.wrappers_pb2:StringValue"
+        values, problems = self.read("protobuf", name, b"\0\0\0\0\x07" + path + b"\x0a\x01a")
+        assert (values, problems) == ([{"value": "a"}], [None])
+        assert self.read("protobuf", name, b"\0\0\0\0\x07\x04\x82")[1][0] is not None

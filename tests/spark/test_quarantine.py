@@ -234,15 +234,75 @@ def test_an_outage_sets_nothing_aside(flow: Flow, broker: Broker) -> None:
     assert len(flow.rows()) == 200
 
 
-def with_context(row: Any, context: Any) -> None:
-    pass
+def order(row: Any, context: Any) -> Any:
+    """Send on what is ordered; set aside what is asked for, by a handler with context of parsed bodies."""
+    from lazaretto import Message
+
+    item = row.value["item"]
+    context.send("out", Message(item.encode(), subject=str(context.attempt)))
+    if item == "fake":
+        context.dead_letter("NotForSale", "nobody makes these")
+    return {"item": item, "price": row.value["price"], "at": row.timestamp, "key": row.key}
+
+
+@pytest.mark.stores("sqlite", "postgres")
+def test_a_handler_with_context_of_parsed_bodies(flow: Flow, broker: Broker) -> None:
+    flow.add('{"item": "lamp", "price": 9.50}', '{"item": "fake"}', '{"item": 7}', "{")
+    given = {"parse": "json", "body_schema": "item string, price decimal(10,2)"}
+    for _ in range(2):
+        flow.run(order, **given)
+        assert [(row[0], str(row[1])) for row in flow.rows()] == [("lamp", "9.50")]
+        # What was set aside by its handler has sent, too; what does not fit has not come to it.
+        assert sorted((m.body, m.subject) for m in broker.peek("out", 9)) == [(b"fake", "1"), (b"lamp", "1")]
+        again(flow)
+    letters = {one.message.body: one for one in broker.dead_letters("work") if one.message is not None}
+    assert {body: one.reason for body, one in letters.items()} == {
+        b'{"item": "fake"}': "NotForSale", b'{"item": 7}': "InvalidMessage", b"{": "InvalidMessage",
+    }  # fmt: skip
+    assert "$.item" in str(letters[b'{"item": 7}'].error_message)
+    broker.resubmit("work", letters[b"{"].sequence_number, edit=with_body(b'{"item": "sofa"}'))
+    broker.resubmit("work", letters[b'{"item": 7}'].sequence_number)
+    flow.run(order, **given)
+    assert [row[0] for row in flow.rows()] == ["lamp", "sofa"]
+    assert sorted(bodies(broker)) == [b'{"item": "fake"}', b'{"item": 7}']
+    assert [m.subject for m in broker.peek("out", 9) if m.body == b"sofa"] == ["2"]
+
+
+def prices(batch: Any) -> Any:
+    """Book a batch of parsed orders; one that costs nothing fails it."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    assert batch.schema.names[:2] == ["key", "value"], batch.schema.names
+    item = pc.struct_field(batch.column("value"), "item")
+    if pc.any(pc.equal(item, "nothing")).as_py():
+        raise ValueError("it costs nothing")
+    columns = {"item": item, "price": batch.column("price"), "at": batch.column("timestamp")}
+    return pa.RecordBatch.from_pydict({**columns, "key": batch.column("key")})
+
+
+def test_a_vectorised_handler_gets_batches_of_the_columns(flow: Flow, broker: Broker) -> None:
+    flow.add(*['{"item": "lamp"}'] * 40, '{"item": "nothing"}', "{", *['{"item": "desk"}'] * 40)
+    given = {"parse": "json", "body_schema": "item string", "isolation": "vectorised"}
+    flow.run(prices, **given)
+    assert [row[0] for row in flow.rows()] == ["desk"] * 40 + ["lamp"] * 40
+    assert bodies(broker) == [b"{", b'{"item": "nothing"}']
+    for letter in list(broker.dead_letters("work")):
+        broker.resubmit("work", letter.sequence_number, edit=with_body(b'{"item": "sofa"}'))
+    flow.run(prices, **given)
+    assert [row[0] for row in flow.rows()][80:] == ["sofa", "sofa"]
+    assert broker.queue("work").counts.total == 0
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"handler": with_context}, "it gets no context"),
-        ({"isolation": "vectorised"}, "no vectorised functions"),
+        ({"handler": order, "isolation": "vectorised"}, "takes only a batch"),
+        ({"isolation": "thread"}, "one of process, inline, vectorised"),
+        ({"parse": "json", "body_schema": "n int"}, "name it, as body='value'"),
+        ({"parse": "json"}, "needs the option body_schema"),
+        ({"registry": True}, "registry needs parse"),
+        ({"validator": {"type": "object"}}, "a function of a row, or parse"),
         ({"origin": None}, "name the columns that tell"),
         ({"origin": ["nowhere"]}, "expected origin to be columns of the source"),
         ({"body": "nowhere"}, "no column 'nowhere' to be the body"),

@@ -55,11 +55,16 @@ class Caller:
         """Cancel coroutines after this many seconds. Used where nothing else enforces deadlines."""
         self._deadline = deadline
 
-    def __call__(self, message: ReceivedMessage, past: Past | None) -> Effects | None:
-        """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed."""
-        context = HandlerContext(message, past) if self._needs_context else None
+    def __call__(
+        self, message: Any, past: Past | None, facts: ReceivedMessage | None = None
+    ) -> Effects | None:
+        """Return the requested effects. Raises the handler's error; InvalidMessage: it can never succeed.
+
+        `facts`: what the context tells of, if it is not what the handler is given.
+        """
+        context = HandlerContext(facts or message, past) if self._needs_context else None
         if self._shown_as is not None:
-            note(self._shown_as, message)
+            note(self._shown_as, facts or message)
         self.returned = None
         outer = sys.exception()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,11 +21,13 @@ from lazaretto.engine.claims.outbox import ForgetStaged
 from lazaretto.engine.claims.settle_claims import SettleClaims
 from lazaretto.engine.claims.settle_rows import BeginRows, RowBatch, SettleRows, refuse_sessions
 from lazaretto.errors import InvalidOption, NotAllowed, SystemicFailure
-from lazaretto.host.handlers import Handler, HandlerFunction
+from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.checks import refuse_unknown, shown
+from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
+from lazaretto.spark import source_options
 from lazaretto.spark.arrow_schemas import arrow_schema
+from lazaretto.spark.bodies import BodyFormat
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS
 from lazaretto.spark.database_results import DatabaseResults
@@ -32,25 +35,18 @@ from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.executors import is_cluster
 from lazaretto.spark.outage import OUTAGE
 from lazaretto.spark.parquet_results import ParquetResults
-from lazaretto.spark.pipeline import (
-    HANDLER_OPTIONS,
-    begin_results,
-    check_trigger,
-    encoded_schema,
-    refuse_remote,
-)
+from lazaretto.spark.pipeline import begin_results, refuse_remote
+from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
 from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.row_layout import BLOCK, FILE, RowLayout
 from lazaretto.spark.row_task import TOLD, QuarantineSettings, run_rows
 from lazaretto.spark.session import refuse_connect
-from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.sink import bring_up_to_date, collected
-from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions, parse
+from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions
 from lazaretto.spark.source_rows import RowSetup
 from lazaretto.spark.store_access import broker_at
-from lazaretto.store.addresses import absolute, without_password
+from lazaretto.store.addresses import without_password
 
-ISOLATIONS = ("process", "inline")
 #: Columns that say where a row of Kafka's came from.
 KAFKA = ("topic", "partition", "offset")
 #: Where Spark says which query a micro-batch is of.
@@ -59,13 +55,15 @@ _QUERY_ID = "sql.streaming.queryId"
 
 def quarantine(
     source: DataFrame,
-    handler: HandlerFunction | Handler,
+    handler: PipelineFunction | Handler,
     *,
     store: str,
     queue: str,
     checkpoint: str,
     body: str | None = None,
     origin: Sequence[str] | None = None,
+    parse: str | None = None,
+    registry: bool = False,
     consumer: str = "quarantine",
     isolation: str = "process",
     results: str | Sink | None = None,
@@ -79,54 +77,37 @@ def quarantine(
 
     `source`: a stream, of which a query is started and returned; or a table, which is run at once: what it
     stored in `results`, a folder, is returned. `handler`: a function of a row, which has values by place and
-    name, and `asDict()`. `body`: the column, text or binary, that is a message's body; None: all columns, as
-    JSON. `origin`: columns that together say where a row came from; known for Kafka's columns and files.
-    `consumer`: the name under which messages that were sent back are claimed. The others are as for
-    `process`: `results`, `schema`, `isolation` ("process" or "inline"), `trigger`, `name`, `breaker`, and in
-    `options` those of HandlerOptions and of the stream of what came back.
+    name, and `asDict()`, or of a row and its context. `body`: the column, text or binary, that is a message's
+    body; None: all columns, as JSON. `parse`: how the body is written, "json", "avro" or "protobuf"; the
+    handler gets it as the option `body_schema` says, and a row whose body does not fit is invalid.
+    `registry`: before each body stands the header of Confluent's schema registry. `origin`: columns that
+    together say where a row came from; known for Kafka's columns and files. `consumer`: the name under which
+    messages that were sent back are claimed. The others are as for `process`: `results`, `schema`,
+    `isolation`, `trigger`, `name`, `breaker`, and in `options` those of HandlerOptions and of the stream of
+    what came back. A vectorised handler gets a RecordBatch of the source's columns.
     """
     refuse_connect(source)
     if not isinstance(source, DataFrame):
         raise InvalidOption(f"expected the source to be a DataFrame, got {shown(source)}")
-    if isolation not in ISOLATIONS:
-        raise InvalidOption(
-            f"expected isolation to be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}; quarantine "
-            "runs no vectorised functions"
-        )
-    if (results is None) != (schema is None):
-        raise InvalidOption("expected both results and schema, got only one of them")
-    refuse_unknown(options, [*STREAM_OPTIONS, *HANDLER_OPTIONS], "quarantine")
-    check_trigger(trigger)
+    plan = PipelineOptions("quarantine", isolation, results, schema, trigger, name, breaker, options)
+    if "properties" in options:
+        raise InvalidOption("the columns of a source are its properties already: omit properties")
     session = source.sparkSession
-    of_stream = {one: str(options.pop(one)) for one in STREAM_OPTIONS if one in options}
-    said = {
-        "store": store if store.startswith("env:") else absolute(store),
-        "queue": queue,
-        "consumer": consumer,
-    }
-    told = parse({**said, **of_stream})
+    said, of_stream = place_of(store, queue, consumer), plan.text(STREAM_OPTIONS)
+    told = source_options.parse({**said, **of_stream, "body": parse or "", **plan.text(["body_schema"])})
     master = session.sparkContext.master
     refuse_remote(master, told.url())
     if is_cluster(master):
         raise InvalidOption(f"quarantine runs on one machine (local[…]), and Spark's master is {master!r}")
-    made = (
-        Handler.with_options(queue, handler.function, handler.options)
-        if isinstance(handler, Handler) and not options
-        else Handler(queue, handler, **options)
-    )
-    if made.takes_context:
-        raise InvalidOption("the handler of quarantine is a function of a row alone: it gets no context")
-    rows, layout = _rows_of(source, body, origin)
+    made = plan.handler(queue, handler)
+    if isinstance(made.options.validator, Mapping):
+        raise InvalidOption("a schema as validator is for messages: give a function of a row, or parse")
+    rows, layout = _rows_of(source, body, origin, _format(told, registry))
     sinks = _sinks(results, schema, told)
-    encoded = sinks.encoded
+    setup = functools.partial(RowSetup, names=layout.schema.names)
     settings = QuarantineSettings(
-        task=TaskSettings(
-            options=told, setup=RowSetup(made, layout.schema.names), limits=made.options.limits(),
-            inline=isolation == "inline", results=sinks.letters, schema=encoded, breaker=breaker,
-        ),
-        layout=layout,
-        results=sinks.rows,
-    )  # fmt: skip
+        task=plan.task(made, setup, told, sinks.letters, sinks.encoded), layout=layout, results=sinks.rows
+    )
     sink = QuarantineSink(told, sinks, Carried(settings, "the handler or its options"))
     register(session)
     reader = session.readStream.format(FORMAT).schema(from_arrow_schema(SHARDS))
@@ -135,7 +116,7 @@ def quarantine(
     if source.isStreaming:
         columns = [functions.lit(None).cast("bigint").alias(one) for one in ("claim", "epoch", "shard")]
         mine = rows.select(*columns, functions.struct("*").alias("row"))
-        return _start(letters.union(mine), sink, checkpoint, name, trigger)
+        return plan.start(letters.union(mine), sink, checkpoint)
     if trigger is not None:
         raise InvalidOption("a table is run at once: trigger is for streams")
     if results is not None and not isinstance(results, str):
@@ -143,28 +124,26 @@ def quarantine(
     columns = [functions.lit(None).cast("bigint").alias(one) for one in ("claim", "epoch", "shard")]
     number = sink.run_table(rows.select(*columns, functions.struct("*").alias("row")), checkpoint)
     # What was sent back since the last time.
-    _start(letters, sink, checkpoint, name, None).awaitTermination()
+    plan.start(letters, sink, checkpoint).awaitTermination()
     if not isinstance(results, str):
         return None
     done = session.read.parquet(results)
     return done.where(done["sequence_number"].isNull() & (done["claim"].cast("bigint") == number))
 
 
-def _start(
-    stream: DataFrame,
-    sink: QuarantineSink,
-    checkpoint: str,
-    name: str | None,
-    trigger: Mapping[str, Any] | None,
-) -> StreamingQuery:
-    writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-    if name is not None:
-        writer = writer.queryName(name)
-    return writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True})).start()
+def _format(options: SparkOptions, registry: bool) -> BodyFormat | None:
+    """Return how bodies are to be read. Raises InvalidOption."""
+    if not options.body:
+        if registry:
+            raise InvalidOption("registry needs parse, which says how bodies are written")
+        return None
+    if not options.body_schema:
+        raise InvalidOption(f"parse={options.body!r} needs the option body_schema")
+    return BodyFormat.of(options, registry)
 
 
 def _rows_of(
-    source: DataFrame, body: str | None, origin: Sequence[str] | None
+    source: DataFrame, body: str | None, origin: Sequence[str] | None, written: BodyFormat | None
 ) -> tuple[DataFrame, RowLayout]:
     """Return the rows with what says where they came from, and their layout. Raises InvalidOption."""
     names = source.columns
@@ -190,7 +169,7 @@ def _rows_of(
                 f"{shown(origin)}"
             )
     encoded = arrow_schema(source.schema).serialize().to_pybytes()
-    layout = RowLayout(encoded, body, tuple(origin))
+    layout = RowLayout(encoded, body, tuple(origin), written)
     layout.check()
     return rows, layout
 
@@ -233,7 +212,7 @@ def _sinks(results: str | Sink | None, schema: StructType | str | None, options:
     second = first.beside(owners[1]) if isinstance(first, ParquetResults) else owned(sink, owners[1])
     found = _Sinks(first, prepared(second, encoded), encoded)
     begin_results(first, options)
-    rows = parse(
+    rows = source_options.parse(
         {"store": options.store, "queue": options.queue, "consumer": rows_consumer(options.consumer)}
     )
     assert found.rows is not None

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 VALUE, PROBLEM = "value", "problem"
 #: Messages that a schema is inferred from, and how many bytes of them.
 _SAMPLE, _SAMPLE_BYTES = 1_000, 16 * 1024 * 1024
+#: Bytes of a schema registry's header, and bits of a number in it.
+_HEADER, _LONGEST_SHIFT = 5, 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,6 +77,79 @@ class Extras:
             schema = pa.schema([*batch.schema, *self.columns])
             arrays = [*batch.columns, *(more[name] for name in self.columns.names)]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclasses.dataclass(frozen=True)
+class BodyFormat:
+    """How bodies are written, and as what values they are read. `schema`: theirs, as Arrow writes it.
+
+    `registry`: each begins with the header of Confluent's schema registry.
+    """
+
+    name: str
+    definition: str
+    schema: bytes
+    registry: bool = False
+
+    @classmethod
+    def of(cls, options: SparkOptions, registry: bool = False) -> BodyFormat:
+        """Return the format that options name. Raises InvalidOption."""
+        kind = type_of(options)
+        encoded = pa.schema([(VALUE, kind)]).serialize().to_pybytes()
+        _decoder(options.body, options.body_schema, kind)
+        return cls(options.body, options.body_schema, encoded, registry)
+
+    @functools.cached_property
+    def kind(self) -> pa.StructType:
+        """Return the type of the values."""
+        return pa.ipc.read_schema(pa.py_buffer(self.schema)).field(VALUE).type
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BodyFormat, (self.name, self.definition, self.schema, self.registry)
+
+    def read(self, bodies: Sequence[bytes | None]) -> tuple[pa.Array, list[str | None]]:
+        """Return the values of bodies, and what is wrong with each that does not fit."""
+        decode = _decoder(self.name, self.definition, self.kind)
+        if self.registry:
+            decode = functools.partial(_behind_header, decode, self.name == "protobuf")
+        return _read(decode, self.kind, bodies)
+
+
+def _behind_header(decode: Callable[[bytes], Any], has_path: bool, body: bytes) -> Any:
+    """Return the value behind a zero byte, the schema's number in four and, of Protobuf, the type's path."""
+    if len(body) < _HEADER or body[0]:
+        raise ValueError("the body has no header of a schema registry - at `$`")
+    start = _HEADER
+    if has_path:
+        count, start = _number(body, start)
+        for _ in range(count):
+            _, start = _number(body, start)
+    return decode(body[start:])
+
+
+def _number(body: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, by zigzag, and where it ends."""
+    found = shift = 0
+    while True:
+        if at >= len(body) or shift > _LONGEST_SHIFT:
+            raise ValueError("the header of the schema registry is cut off - at `$`")
+        byte = body[at]
+        found, at, shift = found | (byte & 0x7F) << shift, at + 1, shift + 7
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1), at
+
+
+def type_of(options: SparkOptions) -> pa.StructType:
+    """Return the type of bodies, which Spark parses if it is written as in SQL. Raises InvalidOption."""
+    if options.body != "json" or not options.body_schema:
+        return value_type(options)
+    from pyspark.sql.types import StructType
+
+    from lazaretto.spark.arrow_schemas import arrow_schema
+
+    found = StructType.fromDDL(options.body_schema)
+    assert isinstance(found, StructType)
+    return pa.struct(list(arrow_schema(found)))
 
 
 def extras_of(options: SparkOptions, schema: StructType, known: Collection[str]) -> Extras | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any
 from urllib.parse import quote
@@ -17,18 +18,17 @@ from pyspark.sql.types import StructType
 from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
-from lazaretto.handling.functions import HandlerFunction, Returned
 from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.checks import refuse_unknown, shown
+from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
-from lazaretto.spark.arrow_schemas import arrow_schema
-from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, value_type
+from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, type_of
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
 from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.executors import check_executors, is_cluster
 from lazaretto.spark.parquet_results import ParquetResults
+from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
 from lazaretto.spark.property_columns import property_columns
 from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
@@ -38,17 +38,11 @@ from lazaretto.spark.shard_task import TOLD, TaskSettings
 from lazaretto.spark.sink import SettlingSink, bring_up_to_date
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
-from lazaretto.spark.vectors import VectorSetup
-from lazaretto.store.addresses import absolute, is_served, without_password
+from lazaretto.store.addresses import is_served, without_password
 from lazaretto.traces import is_traced
 
-#: A handler of messages, or a vectorised one of a RecordBatch of them.
-PipelineFunction = HandlerFunction | Callable[[Any], Returned]
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
-ISOLATIONS = ("process", "inline", "vectorised")
-#: Options of handlers that a pipeline uses. The others are the host's.
-HANDLER_OPTIONS = ("deadline", "memory", "validator", "middleware", "refork_every")
 
 
 def process(
@@ -86,19 +80,12 @@ def process(
     message whose body does not fit its schema is invalid: the handler does not get it.
     """
     refuse_connect(source)
-    if isolation not in ISOLATIONS:
-        raise InvalidOption(
-            f"expected isolation to be one of {', '.join(ISOLATIONS)}, got {shown(isolation)}"
-        )
-    if (results is None) != (schema is None):
-        raise InvalidOption("expected both results and schema, got only one of them")
-    refuse_unknown(options, [*STREAM_OPTIONS, *BODY_OPTIONS, *HANDLER_OPTIONS], "process")
+    plan = PipelineOptions("process", isolation, results, schema, trigger, name, breaker, options)
     handlers = _handlers(handler, queue)
     several = len(handlers) > 1
     if several and isinstance(source, DataFrame):
         raise InvalidOption("a stream is of one queue: pass the session for several")
-    check_trigger(trigger)
-    bodies = {name: str(options.pop(name)) for name in BODY_OPTIONS if name in options}
+    bodies = plan.text(BODY_OPTIONS)
     if bodies and isinstance(source, DataFrame):
         raise InvalidOption(
             f"{next(iter(bodies))} is an option of the stream: set it where the stream is loaded"
@@ -106,19 +93,10 @@ def process(
     streams: list[DataFrame] = []
     settings: dict[str, TaskSettings] = {}
     identities: dict[str, int] = {}
-    own = {name: str(options.pop(name)) for name in STREAM_OPTIONS if name in options}
+    own = plan.text(STREAM_OPTIONS)
     for path, function in handlers.items():
-        said = {
-            "store": store if store.startswith("env:") else absolute(store),
-            "queue": path,
-            "consumer": consumer,
-        }
+        said = place_of(store, path, consumer)
         stream = _stream(source, said, own)
-        made = (
-            Handler.with_options(path, function.function, function.options)
-            if isinstance(function, Handler) and not options
-            else Handler(path, function.function if isinstance(function, Handler) else function, **options)
-        )
         sink = (
             ParquetResults(_place(results, path if several else None))
             if isinstance(results, str)
@@ -126,7 +104,7 @@ def process(
         )
         given = parse({**said, **bodies})
         if isolation == "vectorised":
-            _refuse_what_vectors_lack(made, given)
+            _refuse_sessions(given)
         if several and sink is not None and not hasattr(sink, "owned_by"):
             raise InvalidOption(
                 f"each queue numbers its own claims, and {type(sink).__name__} has no method owned_by, which "
@@ -141,17 +119,8 @@ def process(
             sink = prepared(owned(sink, owner), encoded)
             begin_results(sink, given)
         streams.append(stream.withColumn("queue", functions.lit(path)))
-        settings[path] = TaskSettings(
-            options=given,
-            setup=VectorSetup(made.function) if isolation == "vectorised" else HandlerSetup(made),
-            limits=made.options.limits(),
-            inline=isolation == "inline",
-            results=sink,
-            schema=encoded,
-            breaker=breaker,
-            extras=_extras(given),
-            traced=is_traced(),
-        )
+        task = plan.task(plan.handler(path, function), HandlerSetup, given, sink, encoded)
+        settings[path] = dataclasses.replace(task, extras=_extras(given), traced=is_traced())
     for path, one in settings.items():
         Carried(one.results, f"the place of results of {path!r}")
     carried = Carried(settings, "the handler or its options")
@@ -173,11 +142,7 @@ def process(
         *(functions.sum(name).alias(name) for name in METRICS),
     )
     sinks = {path: (one.options, one.results) for path, one in settings.items()}
-    writer = told.writeStream.foreachBatch(SettlingSink(sinks)).option("checkpointLocation", checkpoint)
-    if name is not None:
-        writer = writer.queryName(name)
-    writer = writer.trigger(**(dict(trigger) if trigger is not None else {"availableNow": True}))
-    return writer.start()
+    return plan.start(told, SettlingSink(sinks), checkpoint)
 
 
 def _handlers(
@@ -199,22 +164,6 @@ def _handlers(
     if len({EntityPath.parse(path).key for path in found}) < len(found):
         raise InvalidOption(f"expected different queues, got {', '.join(found)}")
     return found
-
-
-def check_trigger(trigger: Mapping[str, Any] | None) -> None:
-    """Raise InvalidOption for what is no trigger, or one that has no micro-batches."""
-    if trigger is None:
-        return
-    if not isinstance(trigger, Mapping):
-        raise InvalidOption(
-            f"expected trigger to be a dict such as {{'availableNow': True}}, got {shown(trigger)}"
-        )
-    for name in ("continuous", "realTime"):
-        if name in trigger:
-            raise InvalidOption(
-                f"the trigger {name!r} has no micro-batches, and a pipeline settles each micro-batch in one "
-                "commit: use processingTime or availableNow"
-            )
 
 
 def _place(results: str, path: str | None) -> str:
@@ -244,14 +193,8 @@ def _stream(source: SparkSession | DataFrame, said: Mapping[str, str], own: Mapp
 def _extras(options: SparkOptions) -> Extras | None:
     """Return what the tasks make of bodies and properties."""
     fields: list[tuple[str, pa.DataType]] = list(property_columns(options.properties, STREAM.names).items())
-    if options.body == "json" and options.body_schema:
-        value = StructType.fromDDL(options.body_schema)
-        assert isinstance(value, StructType)
-        fields.append((VALUE, pa.struct(list(arrow_schema(value)))))
-    elif options.body:
-        fields.append((VALUE, value_type(options)))
     if options.body:
-        fields.append((PROBLEM, pa.string()))
+        fields += [(VALUE, type_of(options)), (PROBLEM, pa.string())]
     return make_extras(options, pa.schema(fields)) if fields else None
 
 
@@ -303,17 +246,8 @@ def refuse_speculation(sink: Sink | None, settings: SparkConf) -> None:
         )
 
 
-def _refuse_what_vectors_lack(handler: Handler, options: SparkOptions) -> None:
-    """Raise InvalidOption for what a function of whole batches cannot keep."""
-    if (
-        handler.takes_context
-        or handler.is_async
-        or handler.options.validator is not None
-        or handler.options.middleware
-    ):
-        raise InvalidOption(
-            "a vectorised function takes only a batch, and is not async: no context, validator or middleware"
-        )
+def _refuse_sessions(options: SparkOptions) -> None:
+    """Raise InvalidOption for a queue whose order a function of whole batches does not keep."""
     with broker_at(options.url()) as broker:
         if broker.queue(options.queue).options.requires_session:
             raise InvalidOption(
@@ -325,20 +259,3 @@ def _own_columns(sink: Sink | None, several: bool) -> list[str]:
     """Return the columns that results have besides those of their schema."""
     claim = ["claim"] if publishing(sink) is not None else []
     return ["sequence_number", *claim, *(["queue"] if several else [])]
-
-
-def encoded_schema(schema: StructType | str | None, own: Sequence[str]) -> bytes | None:
-    if schema is None:
-        return None
-    fields = StructType.fromDDL(schema) if isinstance(schema, str) else schema
-    assert isinstance(fields, StructType)
-    taken = {*own}
-    # Spark, and so whoever reads the results, tells no large letters from small ones.
-    for name in map(str.lower, fields.names):
-        if name in own:
-            raise InvalidOption(f"the results have a column {name!r} of their own: give yours another name")
-        if name in taken:
-            raise InvalidOption(f"the schema of results has the column {name!r} twice")
-        taken.add(name)
-    found: bytes = arrow_schema(fields).serialize().to_pybytes()
-    return found

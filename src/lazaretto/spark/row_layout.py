@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.spark.bodies import MISFITS, BodyFormat
 from lazaretto.spark.json_bodies import json_decoder
 from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
 from lazaretto.spark.result_values import rows_of
@@ -33,20 +34,28 @@ class RowLayout:
     """The columns of a source. `body`: the one that is a message's body; None: all of them, as JSON.
 
     `origin`: the columns that say where a row came from; of files their path and more. `encoded`: the schema.
+    `format`: how the body is written that a handler gets the value of; None: it gets the body.
     """
 
     encoded: bytes
     body: str | None
     origin: tuple[str, ...]
+    format: BodyFormat | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A decoder, which is made once in each process, cannot be sent.
-        return RowLayout, (self.encoded, self.body, self.origin)
+        return RowLayout, (self.encoded, self.body, self.origin, self.format)
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """Return the schema of the source's own columns."""
         return pa.ipc.read_schema(pa.py_buffer(self.encoded))
+
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Return whether marshal takes all values of a row as a handler is given it."""
+        kinds = [field.type for field in self.schema if self.format is None or field.name != self.body]
+        return all(map(is_plain, [*kinds, *([] if self.format is None else [self.format.kind])]))
 
     @functools.cached_property
     def others(self) -> pa.Schema:
@@ -59,6 +68,8 @@ class RowLayout:
 
     def check(self) -> None:
         """Raise InvalidOption if a body cannot be made of a row and a row of a body."""
+        if self.body is None and self.format is not None:
+            raise InvalidOption("parse reads the column that is the message's body: name it, as body='value'")
         if self.body is None:
             self._decode  # noqa: B018 - raises for a type that JSON does not have
         elif self.body not in self.schema.names:
@@ -96,17 +107,25 @@ class RowLayout:
 
     # -- a message as a row ----------------------------------------------------------------------
 
-    def values_of(self, body: bytes, headers: bytes | None) -> tuple[Any, ...]:
-        """Return a message as the values of a row. Raises ValueError, with the path, if it is none."""
+    def row_of(self, body: bytes, headers: bytes | None) -> pa.RecordBatch:
+        """Return a message as a row, a batch of one. Raises ValueError, with the path, if it is none."""
         if self.body is None:
-            value = self._decode(body)
-            (whole,) = rows_of([value], pa.struct(list(self.schema))).to_pylist()
-            return tuple(whole.values())
-        properties = {} if headers is None else decode_headers(headers).properties
-        columns = properties.get(COLUMNS)
-        found: dict[str, Any] = {} if columns is None else _decoded(columns)
-        found[self.body] = self._body(body, bool(properties.get(NULL_BODY)))
-        return tuple(found.get(name) for name in self.schema.names)
+            values: Mapping[str, Any] = rows_of([self._decode(body)], pa.struct(list(self.schema)))[0].as_py()
+        else:
+            properties = {} if headers is None else decode_headers(headers).properties
+            columns = properties.get(COLUMNS)
+            own = {self.body: self._body(body, bool(properties.get(NULL_BODY)))}
+            values = own if columns is None else {**_decoded(columns), **own}
+        arrays = [_one(values.get(field.name), field) for field in self.schema]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def read(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str | None]]:
+        """Return rows as a handler is given them, and what is wrong with the body of each; None: nothing."""
+        if self.format is None:
+            return rows, [None] * rows.num_rows
+        place = rows.schema.get_field_index(self.body)
+        values, problems = self.format.read(rows.column(place).cast(pa.binary()).to_pylist())
+        return rows.set_column(place, pa.field(self.body, values.type), values), problems
 
     def _body(self, body: bytes, was_null: bool) -> Any:
         if was_null and not body:
@@ -117,6 +136,14 @@ class RowLayout:
             return body.decode()
         except UnicodeDecodeError as error:
             raise ValueError(f"the body is not UTF-8 (byte {error.start}) - at `$`") from None
+
+
+def _one(value: Any, field: pa.Field) -> pa.Array:
+    try:
+        return pa.array([value], field.type)
+    except MISFITS as error:
+        # Of another schema of the source, or whoever may send to the queue has made it.
+        raise ValueError(f"the value does not fit {field.type}: {error} - at `$.{field.name}`") from None
 
 
 def ids_of(origin: Mapping[str, Any], row: pa.RecordBatch, count: int) -> tuple[str, str]:

@@ -6,7 +6,7 @@ import collections
 import dataclasses
 import functools
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -15,13 +15,14 @@ from pyspark import TaskContext
 
 from lazaretto.broker import store_of
 from lazaretto.engine.claims.settle_claims import StagedRow
-from lazaretto.engine.claims.settle_rows import FailedRow, StageRows
+from lazaretto.engine.claims.settle_rows import OtherRow, StageRows
 from lazaretto.model.entities import EntityPath
+from lazaretto.spark.message_items import message_items
 from lazaretto.spark.outage import Outage
 from lazaretto.spark.results import Sink
-from lazaretto.spark.row_layout import BLOCK, FILE, RowLayout, digest_of, ids_of, is_plain
+from lazaretto.spark.row_layout import BLOCK, FILE, RowLayout, digest_of, ids_of
 from lazaretto.spark.run_task import run_shard
-from lazaretto.spark.sandbox_handler import Item
+from lazaretto.spark.sandbox_handler import BODY, FIELDS, Item
 from lazaretto.spark.shard_task import ShardTask, TaskSettings
 from lazaretto.spark.source_rows import SIZE
 from lazaretto.spark.store_access import broker_at
@@ -75,45 +76,65 @@ def run_rows(
         yield pa.RecordBatch.from_pylist(known, schema=TOLD)
 
 
-def _items(
-    values: Sequence[Sequence[Any]], problems: Sequence[str | None], size: int, plain: bool
-) -> list[Item]:
-    found: list[Item] = []
-    for row, problem in zip(values, problems, strict=True):
-        one = tuple(row) if plain else pickle.dumps(tuple(row), pickle.HIGHEST_PROTOCOL)
-        found.append((False, False, problem, one, size))
-    return found
-
-
-class LetterTask(ShardTask):
-    """Runs the handler on rows that came back from the queue."""
+class _TaskOfRows(ShardTask):
+    """Runs a handler of rows, which `frame_of` makes of a batch."""
 
     def __init__(self, *arguments: Any, layout: RowLayout) -> None:
         super().__init__(*arguments)
         self._layout = layout
 
     def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
-        keys = [self._base + number for number in batch.column("sequence_number").to_pylist()]
-        values: list[tuple[Any, ...]] = []
-        problems: list[str | None] = []
-        pairs = zip(batch.column("body").to_pylist(), batch.column("headers").to_pylist(), strict=True)
-        for body, headers in pairs:
-            try:
-                values.append(self._layout.values_of(body or b"", headers))
-                problems.append(None)
-            except ValueError as error:
-                values.append(())
-                problems.append(str(error))
+        keys, frame, problems = self.frame_of(batch)
         size = batch.nbytes // max(1, batch.num_rows)
-        return keys, _items(values, problems, size, False), [None] * len(keys)
+        columns = [column.to_pylist() for column in frame.columns]
+        rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * len(keys)
+        if not self._layout.is_plain:
+            rows = (pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows)
+        items = [
+            (False, False, problem, row, size, facts)
+            for problem, row, facts in zip(problems, rows, self.facts_of(batch), strict=True)
+        ]
+        return keys, items, [None] * len(keys)
+
+    def facts_of(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...] | None]:
+        """Return what a handler's context tells of each row: the fields of a message."""
+        return [None] * batch.num_rows
 
     def size_of(self, item: Item) -> int:
         size: int = item[SIZE]
         return size
 
 
-class RowTask(ShardTask):
-    """Runs the handler on rows of the source; keeps those that failed."""
+class LetterTask(_TaskOfRows):
+    """Runs the handler on rows that came back from the queue."""
+
+    def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, list[str | None]]:
+        layout = self._layout
+        nothing = pa.RecordBatch.from_arrays(
+            [pa.nulls(1, field.type) for field in layout.schema], schema=layout.schema
+        )
+        rows: list[pa.RecordBatch] = []
+        damages: list[str | None] = []
+        pairs = zip(batch.column("body").to_pylist(), batch.column("headers").to_pylist(), strict=True)
+        for body, headers in pairs:
+            try:
+                rows.append(layout.row_of(body or b"", headers))
+                damages.append(None)
+            except ValueError as error:
+                rows.append(nothing)
+                damages.append(str(error))
+        frame, problems = layout.read(pa.concat_batches(rows) if rows else nothing.slice(1))
+        keys = [self._base + number for number in batch.column("sequence_number").to_pylist()]
+        return keys, frame, [damage or problem for damage, problem in zip(damages, problems, strict=True)]
+
+    def facts_of(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...] | None]:
+        _, items, _ = message_items(batch, self._base)
+        # The body is with the handler as a row.
+        return [(item[FIELDS], b"", *item[BODY + 1 :]) for item in items]
+
+
+class RowTask(_TaskOfRows):
+    """Runs the handler on rows of the source; keeps those that were not simply completed."""
 
     def __init__(self, settings: QuarantineSettings, number: int) -> None:
         context = TaskContext.get()
@@ -121,10 +142,9 @@ class RowTask(ShardTask):
         task = settings.task
         # A task that died is run again where nothing of a handler can end it.
         task = dataclasses.replace(task, results=settings.results, inline=task.inline and not attempt)
-        super().__init__(task, number, 0 if context is None else context.partitionId(), 0, 0, None)
-        self._layout = settings.layout
-        self._plain = all(is_plain(field.type) for field in self._layout.schema)
-        self._failed: list[FailedRow] = []
+        partition = 0 if context is None else context.partitionId()
+        super().__init__(task, number, partition, 0, 0, None, layout=settings.layout)
+        self._kept: list[OtherRow] = []
         self._equal: collections.Counter[tuple[Any, ...]] = collections.Counter()
         self.written: int | None = None
 
@@ -133,29 +153,21 @@ class RowTask(ShardTask):
         for start in range(0, batch.num_rows, rows):
             part = batch.slice(start, rows)
             before, first = len(self._others), self.rows
-            self._run_messages(part)
+            self.run_part(part)
             for staged in self._others[before:]:
-                self._failed.append(self._failed_row(part.slice(staged.key - first - 1, 1), staged))
-            if len(self._failed) >= _STAGED:
+                self._kept.append(self._other_row(part.slice(staged.key - first - 1, 1), staged))
+            if len(self._kept) >= _STAGED:
                 self._stage()
 
-    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
-        count = batch.num_rows
-        columns = [batch.column(name).to_pylist() for name in self._layout.schema.names]
-        values = list(zip(*columns, strict=True))
-        keys = list(range(self.rows + 1, self.rows + count + 1))
-        nothing: list[str | None] = [None] * count
-        return keys, _items(values, nothing, batch.nbytes // max(1, count), self._plain), nothing
-
-    def size_of(self, item: Item) -> int:
-        size: int = item[SIZE]
-        return size
+    def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, list[str | None]]:
+        keys = list(range(self.rows + 1, self.rows + batch.num_rows + 1))
+        return keys, *self._layout.read(batch.select(self._layout.schema.names))
 
     def number_of(self, key: int) -> int | None:
         # No message of the queue has this result.
         return None
 
-    def _failed_row(self, row: pa.RecordBatch, staged: StagedRow) -> FailedRow:
+    def _other_row(self, row: pa.RecordBatch, staged: StagedRow) -> OtherRow:
         layout = self._layout
         origin: dict[str, Any] = {name: row.column(name)[0].as_py() for name in layout.origin}
         count = 0
@@ -167,15 +179,15 @@ class RowTask(ShardTask):
             count = self._equal[where]
             self._equal[where] += 1
         first, second = ids_of(origin, own, count)
-        return FailedRow(layout.message_of(row, origin), staged.outcome, staged.failure, first, second)
+        return OtherRow(layout.message_of(row, origin), staged, first, second)
 
     def _stage(self) -> None:
         options = self._settings.options
-        if self._failed:
+        if self._kept:
             with broker_at(options.url()) as broker:
                 path = EntityPath.parse(options.queue)
-                store_of(broker).run(StageRows(path, self.stage, self._failed))
-        self._failed = []
+                store_of(broker).run(StageRows(path, self.stage, self._kept))
+        self._kept = []
 
     def finish(self) -> Any:
         staged = super().finish()

@@ -47,15 +47,20 @@ class HandlerSetup(SandboxSetup):
             problem = item[PROBLEM_AT]
             if problem is not None:
                 return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
-            message = ReceivedMessage(*item[FIELDS:])
+            given, message = self.given(item)
             past = Past(0) if message.deliveries > 1 else None
             with within(message):
-                effects = call(message, past)
+                effects = call(given, past, message)
             if effects is not None and effects.statements:
                 raise TransactionError("a handler cannot run its own SQL in a Spark pipeline")
             return effects, call.returned
 
         return run
+
+    def given(self, item: Item) -> tuple[Any, ReceivedMessage]:
+        """Return what the handler is given, and the message that its context tells of."""
+        message = ReceivedMessage(*item[FIELDS:])
+        return message, message
 
     def __call__(self) -> Callable[[Item], bytes | None]:
         run = self.call()

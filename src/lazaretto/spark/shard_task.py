@@ -23,6 +23,8 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
 from lazaretto.spark.bodies import PROBLEM, Extras, bounded
+from lazaretto.spark.columns import CLAIM
+from lazaretto.spark.message_items import message_items
 from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results, Sink
@@ -142,10 +144,14 @@ class ShardTask:
         if self._settings.traced:
             self._note_origins(batch)
         for part in bounded(batch, _MOST_BYTES):
-            if isinstance(self._settings.setup, VectorSetup):
-                self._run_vectors(part)
-            else:
-                self._run_messages(part)
+            self.run_part(part)
+
+    def run_part(self, part: pa.RecordBatch) -> None:
+        """Run messages that take a bounded part of the memory."""
+        if isinstance(self._settings.setup, VectorSetup):
+            self._run_vectors(part)
+        else:
+            self._run_messages(part)
 
     def _note_origins(self, batch: pa.RecordBatch) -> None:
         """Note the trace contexts of messages, up to as many as a span may link to."""
@@ -164,7 +170,18 @@ class ShardTask:
 
     def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
         """Return keys, items for the sandbox and sessions of a batch."""
-        return _messages(batch, self._base)
+        return message_items(batch, self._base)
+
+    def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, Sequence[str | None]]:
+        """Return keys, what a function of batches is given, and what is wrong with each row of it."""
+        names = batch.schema.names
+        keys = [self._base + number for number in batch.column("sequence_number").to_pylist()]
+        problems = batch.column(PROBLEM).to_pylist() if PROBLEM in names else ()
+        return (
+            keys,
+            batch.drop_columns([name for name in names if name in CLAIM or name == PROBLEM]),
+            problems,
+        )
 
     def size_of(self, item: Item) -> int:
         """Return about how many bytes an item has."""
@@ -178,36 +195,36 @@ class ShardTask:
         """Run a batch as a whole, and what fails in parts."""
         begun = time.monotonic()
         assert self._sandbox is not None
-        if PROBLEM in batch.schema.names:
-            batch = self._without_invalid(batch)
-        numbers = batch.column("sequence_number").to_pylist()
-        self.rows += len(numbers)
+        keys, frame, problems = self.frame_of(batch)
+        self.rows += len(keys)
+        if any(problems):
+            keys, frame = self._without_invalid(keys, frame, problems)
 
         def mark(first: int) -> None:
             if self._mark is not None:
                 self._spark.wait_if_dying()
-                self._mark(self._base + numbers[first])
+                self._mark(keys[first])
 
         most = 1 if self._mark else MOST_ROWS
-        for first, count, verdict in run_vectors(self._sandbox, batch, most, mark):
-            part = numbers[first : first + count]
-            keys = [self._base + number for number in part]
+        for first, count, verdict in run_vectors(self._sandbox, frame, most, mark):
+            part = keys[first : first + count]
             ended = ended_of(msgspec.structs.replace(verdict, result=None))
             ends = [ended] * count
             if verdict.result is not None and self._results is not None:
-                for index, failure in self._add_batch(part, verdict.result).items():
+                numbers = [self.number_of(key) for key in part]
+                for index, failure in self._add_batch(numbers, verdict.result).items():
                     ends[index] = Ended(Settlement(Outcome.FAILED, failure))
-            for key, one in zip(keys, ends, strict=True):
+            for key, one in zip(part, ends, strict=True):
                 if one.settlement.outcome is Outcome.COMPLETED:
                     self._completed.append(key)
                 else:
                     self._others.append(_staged(key, one))
-            self._look_for_outage(keys, [(one, None) for one in ends])
+            self._look_for_outage(part, [(one, None) for one in ends])
         if self._mark is not None:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun
 
-    def _add_batch(self, numbers: Sequence[int], encoded: bytes) -> dict[int, Failure]:
+    def _add_batch(self, numbers: Sequence[int | None], encoded: bytes) -> dict[int, Failure]:
         """Keep a function's results; return the failures of the messages whose results do not fit."""
         assert self._results is not None
         try:
@@ -219,18 +236,16 @@ class ShardTask:
             return dict.fromkeys(range(len(numbers)), failure)
         return self._results.add_batch(numbers, found)
 
-    def _without_invalid(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _without_invalid(
+        self, keys: Sequence[int], frame: pa.RecordBatch, problems: Sequence[str | None]
+    ) -> tuple[list[int], pa.RecordBatch]:
         """Note the messages whose bodies do not fit; return the others."""
-        problems = batch.column(PROBLEM)
-        if problems.null_count < batch.num_rows:
-            numbers = batch.column("sequence_number").to_pylist()
-            for number, problem in zip(numbers, problems.to_pylist(), strict=True):
-                if problem is not None:
-                    self.rows += 1
-                    settlement = Settlement(Outcome.INVALID, failure_of(InvalidMessage(problem)))
-                    self._others.append(_staged(self._base + number, Ended(settlement)))
-            batch = batch.filter(problems.is_null())
-        return batch.drop_columns([PROBLEM])
+        for key, problem in zip(keys, problems, strict=True):
+            if problem is not None:
+                settlement = Settlement(Outcome.INVALID, failure_of(InvalidMessage(problem)))
+                self._others.append(_staged(key, Ended(settlement)))
+        good = [place for place, problem in enumerate(problems) if problem is None]
+        return [keys[place] for place in good], frame.take(pa.array(good, pa.int64()))
 
     def _run_chunk(self, keys: Sequence[int], items: Sequence[Item], sessions: Sequence[str | None]) -> None:
         """Run some messages in order; behind one that failed, the rest of its session is left out."""
@@ -457,39 +472,3 @@ def _size(result: object) -> int:
     if isinstance(result, dict):
         return sum(_size(value) for value in result.values())
     return sum(_size(value) for value in result) if isinstance(result, list | tuple) else 8
-
-
-def _messages(batch: pa.RecordBatch, base: int) -> tuple[list[int], list[Item], list[str | None]]:
-    """Return keys, items and sessions of a batch."""
-    column = {name: batch.column(name) for name in batch.schema.names}
-
-    def micros(name: str) -> list[int | None]:
-        found: list[int | None] = column[name].cast(pa.int64()).to_pylist()
-        return found
-
-    keys = [base + number for number in column["sequence_number"].to_pylist()]
-    bodies = column["body"].to_pylist()
-    nothing = [None] * len(keys)
-    items = list(
-        zip(
-            [False] * len(keys),
-            [column["session_id"].null_count < len(keys)] * len(keys),
-            column[PROBLEM].to_pylist() if PROBLEM in column else nothing,
-            keys,
-            [b"" if body is None else body for body in bodies],
-            column["message_id"].to_pylist(),
-            micros("enqueued_time"),
-            micros("expires_at"),
-            column["headers"].to_pylist(),
-            nothing,
-            column["attempt"].to_pylist(),
-            column["delivery_count"].to_pylist(),
-            column["cycle"].to_pylist(),
-            column["generation"].to_pylist(),
-            column["enqueued_sequence_number"].to_pylist(),
-            nothing,
-            nothing,
-            strict=True,
-        )
-    )
-    return keys, items, column["session_id"].to_pylist()

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from lazaretto.errors import InvalidMessage
-from lazaretto.handling.context import Effects
 from lazaretto.host.handlers import Handler
-from lazaretto.model.failure import failure_of
-from lazaretto.spark.sandbox_handler import PROBLEM_AT, HandlerSetup, Item
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.spark.sandbox_handler import HandlerSetup, Item
 
-#: In an item: the values of a row, as a tuple or pickled, and about how many bytes they have.
-VALUES, SIZE = 3, 4
+#: In an item: the values of a row, as a tuple or pickled, about how many bytes they have, and the fields of
+#: the message that it came back as.
+VALUES, SIZE, FACTS = 3, 4, 5
+#: What a context tells of a row of the source: its first attempt.
+_FIRST = ReceivedMessage(0, b"", "", 0, None, None, None, 1, 0, 0, 0, None, None, None)
 
 
 class Row(tuple[Any, ...]):
@@ -60,16 +62,13 @@ class RowSetup(HandlerSetup):
     def key(self) -> object:
         return super().key, self._names
 
-    def call(self) -> Callable[[Item], tuple[Effects | None, Any]]:
-        call = self.caller()
-        kind = type("Row", (Row,), {"__slots__": (), "__fields__": self._names})
+    def given(self, item: Item) -> tuple[Any, ReceivedMessage]:
+        values, facts = item[VALUES], item[FACTS]
+        # From our own worker.
+        row = _kind(self._names)(pickle.loads(values) if type(values) is bytes else values)  # noqa: S301
+        return row, _FIRST if facts is None else ReceivedMessage(*facts)
 
-        def run(item: Item) -> tuple[Effects | None, Any]:
-            problem, values = item[PROBLEM_AT], item[VALUES]
-            if problem is not None:
-                return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
-            # From our own worker.
-            row: Any = kind(pickle.loads(values) if type(values) is bytes else values)  # noqa: S301
-            return call(row, None), call.returned
 
-        return run
+@functools.lru_cache(16)
+def _kind(names: tuple[str, ...]) -> type[Row]:
+    return type("Row", (Row,), {"__slots__": (), "__fields__": names})

@@ -12,7 +12,6 @@ from lazaretto.errors import HandlerError
 from lazaretto.host.handler_calls import why_unsendable
 from lazaretto.isolation import Sandbox, Status, Verdict
 from lazaretto.isolation.pickling import pickle_value
-from lazaretto.spark.columns import CLAIM
 from lazaretto.spark.sandbox_handler import ADVICE
 
 #: Messages that the function is given at once.
@@ -80,12 +79,11 @@ def run_vectors(
     A part that fails is run again in halves; one that fails alone is a row. `before` is told the
     first row of each part that is about to be run.
     """
-    plain = batch.drop_columns([name for name in batch.schema.names if name in CLAIM])
-    stack = [(start, min(most, plain.num_rows - start)) for start in range(0, plain.num_rows, most)][::-1]
+    stack = [(start, min(most, batch.num_rows - start)) for start in range(0, batch.num_rows, most)][::-1]
     while stack:
         first, count = stack.pop()
         before(first)
-        (verdict,) = sandbox.run([encode(plain.slice(first, count))])
+        (verdict,) = sandbox.run([encode(batch.slice(first, count))])
         if verdict.status is Status.DONE or count == 1:
             yield first, count, verdict
             continue

@@ -281,18 +281,26 @@ def _settle_one(
     if row is None or row.lock_token != shard.token:
         # It was blamed and removed from the claim, or removed with its session.
         return Outcome.RELEASED, False
-    outcome = Outcome(staged.outcome)
-    settlement = Settlement(
-        outcome, staged.failure, reason=staged.reason, description=staged.description, reject=staged.reject
-    )
+    settlement = settlement_of(tx, staged)
+    verdict = settle_row(tx, queue, row, settlement)
+    return settlement.outcome, isinstance(verdict, Final)
+
+
+def settlement_of(tx: Transaction, staged: StagedRow) -> Settlement:
+    """Send what a handler has sent; return how its attempt ends."""
     if staged.sends:
         try:
             _send(tx, staged.sends)
         except LazarettoError as error:
             # Its messages cannot be sent: only this message has failed.
-            settlement = Settlement(Outcome.FAILED, failure_of(error))
-    verdict = settle_row(tx, queue, row, settlement)
-    return settlement.outcome, isinstance(verdict, Final)
+            return Settlement(Outcome.FAILED, failure_of(error))
+    return Settlement(
+        Outcome(staged.outcome),
+        staged.failure,
+        reason=staged.reason,
+        description=staged.description,
+        reject=staged.reject,
+    )
 
 
 def _send(tx: Transaction, sends: Sequence[tuple[str, list[NewMessage]]]) -> None:

@@ -9,12 +9,11 @@ import msgspec
 
 from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims
 from lazaretto.engine.claims.end_claims import ClaimSummary
-from lazaretto.engine.claims.settle_claims import SettleClaims
+from lazaretto.engine.claims.settle_claims import SettleClaims, StagedRow, settlement_of
 from lazaretto.engine.log import note
-from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.engine.messages.settle import settle_row
 from lazaretto.errors import ClaimFenced, InvalidOption
 from lazaretto.model.entities import EntityPath, QueueOptions
-from lazaretto.model.failure import Failure
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.store.records.claims import SETTLED, ClaimRecord
@@ -26,20 +25,20 @@ _encode = msgspec.msgpack.Encoder().encode
 _REMEMBERED = 10 * 365 * 86_400 * 1_000_000
 
 
-class FailedRow(msgspec.Struct, array_like=True):
-    """A row that failed, as a message, with how its first attempt ended.
+class OtherRow(msgspec.Struct, array_like=True):
+    """A row that was not simply completed, as a message, with how its first attempt ended.
 
-    `origin`: where it came from; `content`: that and what it was. Both are ids that nothing else has.
+    `staged`: its key counts for nothing. `origin`: where it came from; `content`: that and what it was. Both
+    are ids that nothing else has.
     """
 
     message: NewMessage
-    outcome: str
-    failure: Failure | None
+    staged: StagedRow
     origin: str
     content: str
 
 
-_decode = msgspec.msgpack.Decoder(list[FailedRow]).decode
+_decode = msgspec.msgpack.Decoder(list[OtherRow]).decode
 
 
 class RowBatch(msgspec.Struct, frozen=True):
@@ -82,11 +81,11 @@ class BeginRows(ClaimOperation[RowBatch]):
 
 @dataclasses.dataclass(slots=True)
 class StageRows(ClaimOperation[None]):
-    """Store failed rows under a name until their micro-batch is settled."""
+    """Store rows under a name until their micro-batch is settled."""
 
     path: EntityPath
     stage: str
-    rows: Sequence[FailedRow]
+    rows: Sequence[OtherRow]
 
     durable = False
 
@@ -160,12 +159,16 @@ class SettleRows(ClaimOperation[None]):
         tx.claims.delete(queue.queue_id, self.consumer, self.number - 1)
 
 
-def _take_in(tx: Transaction, queue: QueueRecord, failed: FailedRow) -> bool:
-    """Make a message of a row that failed, unless it is known; then the queue's policy applies."""
-    if tx.message_ids.find(queue.queue_id, failed.content, "") is not None:
+def _take_in(tx: Transaction, queue: QueueRecord, other: OtherRow) -> bool:
+    """Make a message of a row, unless it is known or its handler has only sent; then settle its attempt."""
+    is_known = tx.message_ids.find(queue.queue_id, other.content, "") is not None
+    if is_known and other.staged.outcome != Outcome.COMPLETED.value:
         return False
-    before = tx.message_ids.find(queue.queue_id, failed.origin, "")
-    message = failed.message
+    settlement = settlement_of(tx, other.staged)
+    if is_known or settlement.outcome is Outcome.COMPLETED:
+        return False
+    before = tx.message_ids.find(queue.queue_id, other.origin, "")
+    message = other.message
     key = tx.sequences.take_key(queue, message.partition_key)
     counters = Counters(deliveries=1)
     row = MessageRow(
@@ -176,9 +179,9 @@ def _take_in(tx: Transaction, queue: QueueRecord, failed: FailedRow) -> bool:
     )  # fmt: skip
     tx.insert_row(row, message.body)
     number = sequence_of(key)
-    for known in (failed.content, failed.origin):
+    for known in (other.content, other.origin):
         tx.message_ids.remember(queue.queue_id, known, "", tx.now + _REMEMBERED, number)
     if before is not None:
         note(tx, "origin_reused", queue, number, before=before)
-    fail(tx, queue, row, Outcome(failed.outcome), failed.failure)
+    settle_row(tx, queue, row, settlement)
     return True

@@ -16,6 +16,8 @@ from servers import free_port
 
 from lazaretto.spark import find_java
 
+#: What Spark says on a busy machine: it waits ten seconds for a Python process, and no setting changes that.
+IMPATIENT = "Python worker failed to connect back"
 HOME = Path(pyspark.__file__).parent
 #: Seconds for a process to start, and to end, on a busy machine.
 START, END = 300, 60

@@ -75,7 +75,7 @@ from spark.acts import act_zoo
 def start(spark):
     return process(
         spark, act_zoo, store="env:SHOP", queue="work", checkpoint="check", results="results",
-        schema="n bigint", name="zoo", deadline=2.0, memory=200_000_000, breaker=None,
+        schema="n bigint", name="zoo", deadline=4.0, memory=200_000_000, breaker=None,
     )
 """
 HANDLERS = """\

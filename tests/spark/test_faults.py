@@ -17,13 +17,11 @@ import pytest
 import lazaretto
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 
-from .cluster import cluster
+from .cluster import IMPATIENT, cluster
 from .program import catalog_of
 
 HERE = Path(__file__).parent
 SOAK = "LAZARETTO_SOAK" in os.environ
-#: What Spark says on a busy machine: it waits ten seconds for a Python process, and no setting changes that.
-IMPATIENT = "Python worker failed to connect back"
 SESSIONS, EACH = 8, 50 if SOAK else 25
 #: What is killed where. A JVM that dies takes all of Spark's processes along.
 SHORT = ["jvm-after-take", "self-before-stage", "jvm-in-settle"]

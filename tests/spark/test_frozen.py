@@ -18,7 +18,8 @@ import pytest
 import lazaretto
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 
-from .test_faults import IMPATIENT, Job, results
+from .cluster import IMPATIENT
+from .test_faults import Job, results
 
 pytestmark = pytest.mark.skipif(
     "LAZARETTO_SOAK" not in os.environ, reason="sessions of Spark in processes: LAZARETTO_SOAK=1"

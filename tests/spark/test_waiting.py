@@ -8,11 +8,13 @@ import subprocess
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
+from patience import wait_until
 
 from lazaretto import ClaimFenced
 from lazaretto.cli.spark_errors import in_a_sentence, sentence_of
@@ -36,7 +38,7 @@ def fenced(batch: Any, number: int) -> None:
 def test_a_query_that_fails_ends_the_others_too(spark: Any) -> None:
     endless = stream(spark).format("noop").start()
     # So that a wait for the first one alone comes to an end.
-    late = threading.Timer(60, endless.stop)
+    late = threading.Timer(600, endless.stop)
     late.start()
     with pytest.raises(ClaimFenced, match="another driver has come"), in_a_sentence():
         wait_for(spark, [endless, stream(spark).foreachBatch(fenced).start()])
@@ -89,21 +91,25 @@ def test_messages_are_counted_though_spark_forgets_micro_batches() -> None:
 
 
 @pytest.fixture
-def unheard() -> Iterator[None]:
+def unheard() -> Iterator[Callable[[int, FrameType | None], None]]:
     """Have a SIGTERM that nobody handles fail the test, and not end it."""
 
-    def fail(number: int, frame: object) -> None:
+    def fail(number: int, frame: FrameType | None) -> None:
         raise AssertionError("SIGTERM was not heard")
 
     before = signal.signal(signal.SIGTERM, fail)
-    yield
+    yield fail
     signal.signal(signal.SIGTERM, before)
 
 
-@pytest.mark.usefixtures("unheard")
-def test_sigterm_stops_queries(spark: Any) -> None:
+def test_sigterm_stops_queries(spark: Any, unheard: Callable[[int, FrameType | None], None]) -> None:
     query = stream(spark).format("noop").start()
-    ended = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM))
+
+    def end() -> None:
+        wait_until(lambda: signal.getsignal(signal.SIGTERM) is not unheard)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ended = threading.Thread(target=end)
     ended.start()
     with pytest.raises(KeyboardInterrupt):
         wait_for(spark, [query])
@@ -126,7 +132,7 @@ def test_sigterm_while_spark_starts_leaves_no_folder(tmp_path: Path) -> None:
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
     )  # fmt: skip
     with ended(program):
-        late = threading.Timer(60, program.kill)
+        late = threading.Timer(600, program.kill)
         late.start()
         assert program.stderr is not None
         for line in program.stderr:

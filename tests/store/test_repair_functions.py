@@ -40,7 +40,7 @@ def mend(letter):
     if b"leave" in body:
         sys.exit(4)
     if b"hang" in body:
-        time.sleep(60)
+        time.sleep(3600)
     if b"text" in body:
         return "text"
     if b"huge" in body:
@@ -56,7 +56,7 @@ BODIES = (b"a", b"crash", b"raise", b"b", b"leave", b"text", b"keep", b"huge", b
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(editing, "LONGEST_CALL", 0.5)
+    monkeypatch.setattr(editing, "LONGEST_CALL", 3.0)
     path = tmp_path / "mending_repairs.py"
     path.write_text(MODULE)
     return path

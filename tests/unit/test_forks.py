@@ -9,12 +9,25 @@ import threading
 from pathlib import Path
 
 import pytest
+from patience import wait_until
 
 import lazaretto.aio
 from lazaretto.store.runtime import forks
 from lazaretto.store.runtime.forks import at_rest, at_work
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forks wait longer than any thread needs."""
+    monkeypatch.setattr(forks, "_PATIENCE", 120.0)
+
+
+@pytest.fixture
+def no_patience(patience: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let them wait no longer than a test may."""
+    monkeypatch.setattr(forks, "_PATIENCE", 0.5)
 
 
 def fork(code: int = 0) -> int:
@@ -65,6 +78,7 @@ def test_a_fork_waits_until_threads_rest() -> None:
     assert fork() == 0
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_a_fork_does_not_wait_for_ever_for_a_thread_that_waits_for_the_one_that_forks() -> None:
     worker = Worker()
     worker.start()
@@ -77,6 +91,7 @@ def test_a_fork_does_not_wait_for_ever_for_a_thread_that_waits_for_the_one_that_
     assert worker.rested
 
 
+@pytest.mark.usefixtures("no_patience")
 def test_a_fork_that_waited_in_vain_is_not_followed_by_others_that_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,8 +114,12 @@ def test_who_interrupts_a_fork_that_waits_is_heard() -> None:
     assert worker.begun.wait(120)
     main = threading.main_thread().ident
     assert main is not None
-    timer = threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGINT))
-    timer.start()
+
+    def interrupt() -> None:
+        wait_until(lambda: main in forks._forks._forking)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
     with pytest.raises(KeyboardInterrupt):
         fork()
     worker.rests.set()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import itertools
 import logging
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -28,6 +29,7 @@ from lazaretto import (
     Message,
     PoisonPolicy,
     QueueOptions,
+    Sender,
 )
 from lazaretto.store.addresses import is_served, without_password
 
@@ -39,6 +41,10 @@ BATCH = 1_000
 # moment's trouble; more would only repeat the answer.
 POLICY = PoisonPolicy(receive_retry_count=1)
 
+#: Sends some flights to where they are processed from.
+Send = Callable[[Sequence[Flight]], None]
+
+_encode = msgspec.json.Encoder().encode
 #: In a folder that this job may empty.
 _MARK = ".flights"
 
@@ -56,12 +62,23 @@ class Work(Protocol):
         """Return why flights failed."""
 
 
-def run(console: Console, broker: Broker, work: Work, limit: int | None) -> bool:
-    """Send flights to an empty queue and do all the rest; return whether each is accounted for."""
+def run(
+    console: Console,
+    broker: Broker,
+    work: Work,
+    limit: int | None,
+    send: Send | None = None,
+    batch: int = BATCH,
+) -> bool:
+    """Send flights to an empty queue and do all the rest; return whether each is accounted for.
+
+    `send`: sends some flights to where they come from instead. `batch`: how many at once.
+    """
     # Thousands of flights fail on purpose, and the tables below say why.
     logging.getLogger("lazaretto.messages").setLevel(logging.CRITICAL)
     airports = read_airports()
-    sent = _send(console, broker, limit)
+    with broker.sender(QUEUE) as sender:
+        sent = _send(console, send or functools.partial(_send_messages, sender), limit, batch)
     with Step(console, "Processing", sent) as step:
         work.process(airports, sent, step)
     whole = show(console, "The first time through", broker, QUEUE, work.processed(), sent)
@@ -91,16 +108,19 @@ def create_queue(broker: Broker) -> None:
     broker.create_queue(QUEUE, QueueOptions(policy=POLICY, breaker=None), exist_ok=True)
 
 
-def _send(console: Console, broker: Broker, limit: int | None) -> int:
+def _send(console: Console, send: Send, limit: int | None, batch: int) -> int:
     expected = FLIGHTS if limit is None else min(limit, FLIGHTS)
-    encode = msgspec.json.Encoder().encode
     sent = 0
-    with Step(console, "Sending", expected) as step, broker.sender(QUEUE) as sender:
-        for flights in _batches(read_flights(limit)):
-            sender.send([Message(encode(flight), message_id=flight.key) for flight in flights])
+    with Step(console, "Sending", expected) as step:
+        for flights in _batches(read_flights(limit), batch):
+            send(flights)
             sent += len(flights)
             step.reach(sent)
     return sent
+
+
+def _send_messages(sender: Sender, flights: Sequence[Flight]) -> None:
+    sender.send([Message(_encode(flight), message_id=flight.key) for flight in flights])
 
 
 def _repair(console: Console, broker: Broker, cause: DeadLetterFilter) -> int:
@@ -115,9 +135,9 @@ def _repair(console: Console, broker: Broker, cause: DeadLetterFilter) -> int:
     return sent
 
 
-def _batches(flights: Iterable[Flight]) -> Iterator[list[Flight]]:
+def _batches(flights: Iterable[Flight], size: int) -> Iterator[list[Flight]]:
     source = iter(flights)
-    while batch := list(itertools.islice(source, BATCH)):
+    while batch := list(itertools.islice(source, size)):
         yield batch
 
 

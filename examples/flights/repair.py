@@ -23,11 +23,13 @@ NAMES = {
 def cause_of_ours(causes: Iterable[Explanation]) -> DeadLetterFilter:
     """Return the letters of the cause that is ours: the flights are right, and our table of airports is not.
 
-    They are found by what they have in common, unless a few flights are too little to tell.
+    They are found by what they have in common, unless that is several things, or a few flights are too
+    little to tell.
     """
     wanted = error_type(UnknownDestination)
-    ours = next((cause for cause in causes if cause.error_type == wanted and not cause.unexplained), None)
-    return DeadLetterFilter(error_type=wanted, where=ours.filter if ours else None)
+    ours = [cause for cause in causes if cause.error_type == wanted]
+    is_one = len(ours) == 1 and not ours[0].unexplained
+    return DeadLetterFilter(error_type=wanted, where=ours[0].filter if is_one else None)
 
 
 def missing_airports(broker: Broker, queue: str, cause: DeadLetterFilter) -> Counter[str]:

@@ -67,7 +67,11 @@ class FlightRules:
         self._airlines = dict(airlines)
 
     def __call__(self, message: ReceivedMessage) -> Result:
-        flight = _decode(message.body)
+        return self.result(message.body, message.message_id, message.generation > 0)
+
+    def result(self, body: bytes, name: str, sent_back: bool) -> Result:
+        """Return the row of a flight with this name. Raises BadFlight."""
+        flight = _decode(body)
         if flight.dep_time is None:
             raise NeverDeparted(f"{flight.key}: expected a dep_time, got null")
         if flight.arr_time is None:
@@ -78,11 +82,11 @@ class FlightRules:
         if destination is None:
             raise UnknownDestination(f"{flight.key}: expected an airport in the table, got {flight.dest!r}")
         return {
-            "message_id": message.message_id,
+            "message_id": name,
             "month": flight.month,
             "flight": f"{flight.carrier}{flight.flight}",
             "airline": self._airlines[flight.carrier],
             "destination": destination,
             "arr_delay": flight.arr_delay,
-            "sent_back": message.generation > 0,
+            "sent_back": sent_back,
         }

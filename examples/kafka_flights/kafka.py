@@ -12,8 +12,10 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyspark
+from pyspark.sql import SparkSession
 
 from lazaretto.spark import find_java
 
@@ -137,6 +139,34 @@ def _answers(process: subprocess.Popen[bytes], port: int) -> bool:
             return True
         time.sleep(0.1)
     return False
+
+
+@contextlib.contextmanager
+def topics(spark: SparkSession, address: str) -> Iterator[Any]:
+    """Yield Kafka's own administrator, of Java, in a session that has Kafka's jars."""
+    jvm: Any = spark._jvm
+    settings = jvm.java.util.Properties()
+    settings.put("bootstrap.servers", address)
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+    try:
+        yield admin
+    finally:
+        admin.close()
+
+
+def create_topic(spark: SparkSession, address: str, topic: str) -> None:
+    """Make a topic of two partitions."""
+    jvm: Any = spark._jvm
+    new = jvm.org.apache.kafka.clients.admin.NewTopic(topic, 2, 1)
+    with topics(spark, address) as admin:
+        admin.createTopics(jvm.java.util.List.of(new)).all().get()
+
+
+def delete_topic(spark: SparkSession, address: str, topic: str) -> None:
+    """Delete a topic with all its rows."""
+    jvm: Any = spark._jvm
+    with topics(spark, address) as admin:
+        admin.deleteTopics(jvm.java.util.List.of(topic)).all().get()
 
 
 def main() -> int:

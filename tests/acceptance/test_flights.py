@@ -54,7 +54,7 @@ _HOUR = re.compile(r'"letters": ?(\d+), ?"cause": ?"((?:[^"\\]|\\.)+)"')
 _REPAIR = re.compile(r'"when": ?"([a-z ]+)", ?"cause": ?"([a-z ]+)", ?"flights": ?(\d+)')
 
 FIRST, AFTER = "the first time through", "after the repair"
-SPARK, QUEUE = "examples.flights", "examples.flights_queue"
+SPARK, QUEUE, KAFKA = "examples.flights", "examples.flights_queue", "examples.kafka_flights"
 
 Row = tuple[str, int, str, str, str, int | None, bool]
 
@@ -129,7 +129,7 @@ def tables_of(output: str) -> list[dict[str, int]]:
 
 
 def results_of(program: str, folder: Path) -> list[Row]:
-    if program == SPARK:
+    if program != QUEUE:
         files = sorted((folder / "results").glob("claim=*/part-*.parquet"))
         rows = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
         return sorted(tuple(list(row.values())[1:]) for row in rows)
@@ -145,7 +145,11 @@ def check(program: str, folder: Path, output: str, expected: Expected, store: st
     assert results_of(program, folder) == expected.rows
     told = re.findall(r"^  ([\d,]+) flights: (.+?)(?:: |$)", output, re.MULTILINE)
     causes = {int(count.replace(",", "")): difference for count, difference in told}
-    assert sorted(causes) == sorted(set(expected.causes.values()) - {0})
+    if program == KAFKA:
+        # Without samples of what was processed, a cause may be several.
+        assert sum(causes) <= sum(expected.causes.values())
+    else:
+        assert sorted(causes) == sorted(set(expected.causes.values()) - {0})
     if expected.total == FLIGHTS:
         assert causes == DIFFERENCES
     if program == SPARK:
@@ -326,3 +330,12 @@ def test_the_whole_year(tmp_path: Path, program: str) -> None:
 
     assert done.returncode == 0, done.stderr
     check(program, tmp_path, done.stdout, expected)
+
+
+def test_through_a_topic_of_kafka_the_figures_are_the_same(tmp_path: Path) -> None:
+    if os.environ.get("LAZARETTO_TEST_KAFKA") == "none":
+        pytest.skip("LAZARETTO_TEST_KAFKA=none")
+    for limit in (2000, 1000) if "LAZARETTO_SOAK" in os.environ else (1000,):
+        done = run_job(KAFKA, tmp_path, limit, timeout=900)
+        assert done.returncode == 0, done.stdout + done.stderr
+        check(KAFKA, tmp_path, done.stdout, Expected(limit))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.query import StreamingQuery
 
+from examples.kafka_flights.kafka import create_topic, delete_topic
 from lazaretto import Broker
 from lazaretto.spark import quarantine
 
@@ -32,31 +33,22 @@ class Topic:
     """A topic of two partitions, and its quarantine."""
 
     def __init__(self, spark: Any, address: str, name: str) -> None:
-        self._spark, self._address, self.name = spark, address, name
-        jvm = spark._jvm
-        settings = jvm.java.util.Properties()
-        settings.put("bootstrap.servers", address)
-        self._admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+        self._spark, self.address, self.name = spark, address, name
 
     def make(self) -> None:
-        jvm = self._spark._jvm
-        new = jvm.org.apache.kafka.clients.admin.NewTopic(self.name, 2, 1)
-        self._admin.createTopics(jvm.java.util.List.of(new)).all().get()
+        create_topic(self._spark, self.address, self.name)
 
     def delete(self) -> None:
-        self._admin.deleteTopics(self._spark._jvm.java.util.List.of(self.name)).all().get()
-
-    def close(self) -> None:
-        self._admin.close()
+        delete_topic(self._spark, self.address, self.name)
 
     def send(self, *rows: tuple[str | None, bytes | None, int]) -> None:
         """Send rows: key, value, partition."""
         frame = self._spark.createDataFrame(rows, "key string, value binary, partition int").coalesce(1)
-        writer = frame.write.format("kafka").option("kafka.bootstrap.servers", self._address)
+        writer = frame.write.format("kafka").option("kafka.bootstrap.servers", self.address)
         writer.option("topic", self.name).save()
 
     def stream(self) -> Any:
-        reader = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self._address)
+        reader = self._spark.readStream.format("kafka").option("kafka.bootstrap.servers", self.address)
         return reader.option("subscribe", self.name).option("startingOffsets", "earliest").load()
 
     def run(self, store: str, folder: Path, checkpoint: str = "checkpoint") -> None:
@@ -69,11 +61,10 @@ class Topic:
 
 
 @pytest.fixture
-def topic(spark: Any, kafka: str, tmp_path: Path) -> Any:
+def topic(spark: Any, kafka: str, tmp_path: Path) -> Topic:
     found = Topic(spark, kafka, f"orders-{tmp_path.name}")
     found.make()
-    yield found
-    found.close()
+    return found
 
 
 def test_rows_of_a_topic_that_fail_are_set_aside_repaired_and_processed_once(
@@ -115,6 +106,6 @@ def test_rows_of_a_topic_that_fail_are_set_aside_repaired_and_processed_once(
 
 
 def batch(spark: Any, topic: Topic) -> list[Any]:
-    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", topic._address)
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", topic.address)
     found: list[Any] = reader.option("subscribe", topic.name).load().collect()
     return found

@@ -93,7 +93,6 @@ def test_killed_at_every_step_each_row_of_a_topic_ends_once(spark: Any, kafka: s
     topic = Topic(spark, kafka, "killed")
     topic.make()
     topic.send(*((None, line.encode(), file % 2) for file in range(FILES) for line in lines(file)))
-    topic.close()
     with make(store) as broker:
         settings = [f"{name}={value}" for name, value in source_of_kafka().items()]
         words = [str(HERE / "any_program.py"), str(store), f"{kafka}/{topic.name}", *settings]

@@ -444,6 +444,29 @@ def test_a_page_says_when_its_server_is_gone(chromium: Browser, address: str) ->
         expect(page.locator("#live")).to_have_attribute("data-state", "live")
 
 
+def test_nothing_typed_is_lost_while_the_server_is_away(chromium: Browser, address: str, store: Path) -> None:
+    with chromium.new_context(base_url=address) as context:
+        page = context.new_page()
+        page.clock.install()
+        page.goto("/failures/2?queue=orders")
+        expect(page.locator("#live")).to_have_attribute("data-state", "live")
+        note, save = page.get_by_label("Note"), page.get_by_role("button", name="Save the note")
+        note.fill("half a thought")
+        page.route("**/*", lambda route: route.abort())
+        save.click()
+        expect(page.locator("#live")).to_have_attribute("data-state", "lost")
+        expect(save).to_be_disabled()
+        expect(note).to_have_value("half a thought")
+        page.unroute("**/*")
+        page.clock.fast_forward(11_000)
+        expect(save).to_be_enabled()
+        expect(note).to_have_value("half a thought")
+        save.click()
+        expect(page.locator(".done")).to_contain_text("note cause")
+    with lazaretto.connect(store) as broker:
+        assert broker.cause("orders", 2).note == "half a thought"
+
+
 def test_an_action_asked_for_by_another_site_is_refused(open_page: OpenPage, address: str) -> None:
     page = open_page()
     form: Form = {"path": "orders", "number": "1", "note": "no"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Edit, EditKind, Refused, Unchanged
+from lazaretto.edits.edit import Changed, Edit, EditKind, Refused, Unchanged, whole_body
 from lazaretto.edits.json_text import put, remove
 from lazaretto.edits.patches import merge, read_merge
 from lazaretto.errors import FilterSyntaxError, InvalidOption
@@ -225,3 +225,22 @@ def test_putting_and_removing_undo_each_other(
 def test_an_edit_can_be_kept() -> None:
     edit = Edit.parse("SET body.a = 1")
     assert msgspec.json.decode(msgspec.json.encode(edit), type=Edit) == edit
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"it's\na text", "\u00e9\U0001f98a".encode(), b"a\r\nb", b"\x00\xff", b"data:;base64,"]
+)
+def test_a_whole_body_is_replaced_exactly(body: bytes) -> None:
+    assert body_after(whole_body(body), b"poison \xff") == body
+
+
+def test_body_alone_is_the_whole_body() -> None:
+    assert body_after("SET body = 'x'; SET body = 'y''z'") == b"y'z"
+    assert body_after("SET body = body.items") == b"[1.0, 2e3]"
+    found = Edit.parse("SET user.body = 'x'; SET [body] = 'y'").apply(letter())
+    assert isinstance(found, Changed)
+    assert (found.message.body, found.message.properties) == (BODY, {"body": "y"})
+    assert isinstance(Edit.parse("SET body = 3").apply(letter()), Refused)
+    for wrong in ("REMOVE body", "data:;base64,!!"):
+        with pytest.raises((FilterSyntaxError, InvalidOption), match="body"):
+            Edit.parse(wrong)

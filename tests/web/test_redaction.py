@@ -496,6 +496,8 @@ class TestChanges:
             {"filter": {"cause": 1}, "edit": '{"card": null}'},
             {"filter": {"cause": 1}, "edit": '[{"op": "add", "path": "", "value": "another"}]'},
             {"filter": {"cause": 1}, "edit": "REMOVE body.card"},
+            {"filter": {"cause": 1}, "edit": "SET body = 'another'"},
+            {"filter": {"cause": 1}, "edit": "data:;base64,AAEC"},
             # What would show it where no rule hides it.
             {"filter": {"cause": 1}, "to": "open"},
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import enum
 import functools
@@ -23,15 +24,18 @@ from lazaretto.model.messages import Message, StoredMessage, as_message
 #: Characters of an edit.
 LONGEST_EDIT = 262_144
 
+#: How the bytes of a whole body begin.
+_DATA = "data:;base64,"
 _FUNCTION = re.compile(r"\s*[^\W\d]\w*(?:\.[^\W\d]\w*)*:[^\W\d]\w*(?:\.[^\W\d]\w*)*\s*\Z")
 
 
 class EditKind(enum.StrEnum):
-    """How an edit is written: as a SQL action, a JSON merge patch, a JSON Patch, or a function's name."""
+    """How an edit is written: an action in SQL, a JSON patch of two kinds, a whole body, or a function."""
 
     ACTION = "action"
     MERGE_PATCH = "merge patch"
     JSON_PATCH = "JSON patch"
+    BODY = "body"
     FUNCTION = "function"
 
 
@@ -73,9 +77,9 @@ class Edit:
     def parse(cls, text: object) -> Edit:
         """Return the edit that a text describes. Raises InvalidOption, FilterSyntaxError.
 
-        `{…}` is a JSON merge patch, `[…]` a JSON Patch, `module:function` a Python function that gets a
-        DeadLetter and returns a Message or None; anything else is an action, such as
-        `SET body.region = 'eu'; REMOVE body.draft`.
+        `{…}` is a JSON merge patch, `[…]` a JSON Patch, `data:;base64,…` the bytes of a new body,
+        `module:function` a Python function that gets a DeadLetter and returns a Message or None; anything
+        else is an action, such as `SET body.region = 'eu'; REMOVE body.draft`, or `SET body = 'a text'`.
         """
         if not isinstance(text, str) or not 0 < len(text.strip()) <= LONGEST_EDIT or not is_unicode(text):
             raise InvalidOption(f"expected an edit of 1 to {LONGEST_EDIT} characters, got {shown(text)}")
@@ -114,7 +118,21 @@ def _kind_of(text: str) -> EditKind:
     first = text.lstrip()[0]
     if first in "{[":
         return EditKind.MERGE_PATCH if first == "{" else EditKind.JSON_PATCH
+    if text.lstrip().startswith(_DATA):
+        return EditKind.BODY
     return EditKind.FUNCTION if _FUNCTION.match(text) else EditKind.ACTION
+
+
+def whole_body(body: bytes) -> str:
+    """Return the edit that replaces a body: as text if it is one, else as its bytes."""
+    try:
+        text = body.decode("utf-8")
+    except UnicodeDecodeError:
+        text = ""
+    # A NUL, or a carriage return that forms leave out, would be lost on the way.
+    if not text or "\0" in text or "\r" in text:
+        return f"{_DATA}{base64.b64encode(body).decode()}"
+    return "SET body = '{}'".format(text.replace("'", "''"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -127,6 +145,14 @@ class _Patch:
         except Misfit as error:
             raise Misfit(f"the body: {error}") from None
         return msgspec.structs.replace(message, body=self.apply(body).encode())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Body:
+    body: bytes
+
+    def change(self, message: Message, stored: StoredMessage) -> Message:
+        return msgspec.structs.replace(message, body=self.body)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,11 +177,13 @@ class _Action:
 
 
 @functools.lru_cache(64)
-def _compiled(edit: Edit) -> _Action | _Patch | None:
+def _compiled(edit: Edit) -> _Action | _Patch | _Body | None:
     """Return what changes messages: made once, not for each of them. None: a function does."""
     match edit.kind:
         case EditKind.FUNCTION:
             return None
+        case EditKind.BODY:
+            return _Body(_bytes_of(edit.text.strip().removeprefix(_DATA)))
         case EditKind.ACTION:
             return _Action(sql().compile_action(edit.text, edits=True))
         case EditKind.MERGE_PATCH:
@@ -166,6 +194,13 @@ def _compiled(edit: Edit) -> _Action | _Patch | None:
             return _Patch(lambda body: patch_text(body, operations))
 
 
+def _bytes_of(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(text.split()), validate=True)
+    except ValueError as error:
+        raise Misfit(f"expected base64 behind {_DATA}, got {shown(text)}: {error}") from None
+
+
 def _view_of(view: MessageView, stored: StoredMessage, body: bytes) -> MessageView:
     return MessageView(
         view.headers, view.message_id, enqueued=stored.enqueued, size=len(body), body=lambda: body
@@ -174,6 +209,8 @@ def _view_of(view: MessageView, stored: StoredMessage, body: bytes) -> MessageVi
 
 def _changed_body(action: Action, view: MessageView, body: bytes) -> bytes:
     target = action.property
+    if not target.path:
+        return _whole_text(action, view, body)
     try:
         text = read_json(body)
     except Misfit as error:
@@ -194,6 +231,24 @@ def _changed_body(action: Action, view: MessageView, body: bytes) -> bytes:
         raise Misfit(f"{target.written} cannot hold bytes")
     plain = isinstance(value, str | int | float | bool | list | dict)
     return put(text, target.path, quote(value if plain else _text_of(value))).encode()
+
+
+def _whole_text(action: Action, view: MessageView, body: bytes) -> bytes:
+    """Return what an action makes of a body as a whole, which need not be JSON."""
+    assert action.value is not None
+    source = action.source
+    if source is not None and source.scope == "body":
+        text = read_json(body)
+        where = find_value(text, source.path)
+        if where is None:
+            raise Misfit(f"{source.written} is not there")
+        return text[slice(*where)].encode()
+    value = action.value(view)
+    if isinstance(value, bytes):
+        return value
+    if not isinstance(value, str):
+        raise Misfit(f"the whole body can be a text or bytes, got {shown(value)}")
+    return value.encode()
 
 
 def _text_of(value: object) -> str:

@@ -44,7 +44,8 @@ def edit_names(redaction: Redaction, text: str) -> bool:
             return True
         case EditKind.ACTION:
             return _any(redaction, sql().action_properties(text), True)
-    return any(redaction.names("body", path) for path in _patched(edit))
+    paths = [()] if edit.kind is EditKind.BODY else _patched(edit)
+    return any(redaction.names("body", path) for path in paths)
 
 
 def may_change_session(edit: Edit) -> bool:

@@ -102,6 +102,8 @@ class Builder(Transformer[Token, Any]):
         self._parameters: Mapping[str, Value] = {}
         self._written: Mapping[str, str] = {}
         self._edits = False
+        #: Where the text has the bare word `body`.
+        self._bodies: set[Place] = set()
         #: The properties that the text names, in its order.
         self.properties: list[Property] = []
 
@@ -116,6 +118,7 @@ class Builder(Transformer[Token, Any]):
         self._parameters = {name.lower().removeprefix("@"): value for name, value in parameters.items()}
         self._written = {name.lower().removeprefix("@"): text for name, text in written.items()}
         self.properties = []
+        self._bodies = set()
 
     # -- whole texts ----------------------------------------------------------------------------
 
@@ -130,6 +133,7 @@ class Builder(Transformer[Token, Any]):
             raise _wrong(_at(sign), f"expected '=', got {str(sign)!r}")
         target = node.property
         assert target is not None
+        target = self._meant(node, target)
         self._check_changed(node, target)
         if target.scope == "sys" and target.name not in SETTABLE:
             raise _wrong(node.place, f"the system property {target.written} cannot be set")
@@ -137,11 +141,22 @@ class Builder(Transformer[Token, Any]):
 
     def remove(self, _word: Token, node: Node) -> Action:
         assert node.property is not None
-        self._check_changed(node, node.property)
-        removable = self._edits and node.property.name in SETTABLE - {"message_id"}
-        if node.property.scope == "sys" and not removable:
+        target = self._meant(node, node.property)
+        self._check_changed(node, target)
+        if target.scope == "body" and not target.path:
+            raise _wrong(node.place, "a body cannot be removed: set it to '', or remove user.body")
+        removable = self._edits and target.name in SETTABLE - {"message_id"}
+        if target.scope == "sys" and not removable:
             raise _wrong(node.place, "a system property cannot be removed")
-        return Action(node.property, None)
+        return Action(target, None)
+
+    def _meant(self, node: Node, target: Property) -> Property:
+        """Return what an edit changes: `body` is the whole body; a property of that name is `user.body`."""
+        if not self._edits or node.place not in self._bodies:
+            return target
+        whole = Property("body", "body", target.written)
+        self._note(whole)
+        return whole
 
     def _check_changed(self, node: Node, target: Property) -> None:
         if target.scope == "body" and not self._edits:
@@ -318,6 +333,8 @@ class Builder(Transformer[Token, Any]):
         return token
 
     def user_property(self, token: Token) -> Node:
+        if str(token).lower() == "body":
+            self._bodies.add(_at(token))
         return self._property(_user_property(_unquoted(token), _at(token)))
 
     def _property(self, node: Node) -> Node:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import json
 import re
+from collections.abc import Mapping
 from typing import Final
 
 from lazaretto.edits.json_text import Misfit, read_json
+from lazaretto.errors import InvalidOption
+from lazaretto.model.shown_text import safe_lines
 
 #: Bytes of a body that a page shows.
 MOST_SHOWN: Final = 64 * 1024
 #: Bytes of a body that is shown in hex.
 _MOST_HEX: Final = 4096
+#: Bytes of a body that can be edited in hex.
+_MOST_EDITED: Final = 16 * 1024
 #: How a body can be shown: JSON indented, as it is, or in hex.
 WAYS: Final = ("pretty", "raw", "hex")
 #: How deep lines are indented.
@@ -71,6 +78,58 @@ def indent(text: str) -> str:
         out.append(": " if token in (":",) else token)
         before = token
     return "".join(out)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Editable:
+    """A body as a form has it: as text, or in hex if a text would not come back as it is.
+
+    `kind`: text or hex; "" if it is too long for a form.
+    """
+
+    kind: str
+    text: str
+
+
+def editable(body: bytes) -> Editable:
+    """Return a body as a form has it."""
+    try:
+        text = body.decode("utf-8").replace("\r\n", "\n") if len(body) <= MOST_SHOWN else None
+    except UnicodeDecodeError:
+        text = None
+    # Forms have one kind of line break, which is made that of the body again.
+    breaks = b"\r" not in body or body.count(b"\r\n") == body.count(b"\r") == body.count(b"\n")
+    if text is not None and breaks and safe_lines(text) == text:
+        return Editable("text", text)
+    if len(body) > _MOST_EDITED:
+        return Editable("", "")
+    return Editable("hex", "\n".join(body[at : at + 16].hex(" ") for at in range(0, len(body), 16)))
+
+
+def body_of(before: bytes, form: Mapping[str, str]) -> bytes:
+    """Return the body that a form has, from a file, in hex or as text. Raises InvalidOption."""
+    try:
+        if form.get("base64"):
+            return base64.b64decode(form["base64"], validate=True)
+        if "hex" in form:
+            return bytes.fromhex("".join(form["hex"].split()))
+    except ValueError as error:
+        raise InvalidOption(f"expected the body in hex, such as 7b 22 61: {error}") from None
+    text = form.get("text", "").replace("\r\n", "\n")
+    return text.replace("\n", "\r\n" if b"\r\n" in before else "\n").encode()
+
+
+def json_fault(body: bytes) -> str | None:
+    """Return what keeps a body from being JSON, and where; None if it is JSON."""
+    try:
+        json.loads(body)
+    except UnicodeDecodeError:
+        return "it is no text"
+    except json.JSONDecodeError as error:
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
+    except (ValueError, RecursionError) as error:
+        return str(error)
+    return None
 
 
 def _line(depth: int) -> str:

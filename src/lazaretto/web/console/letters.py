@@ -9,7 +9,7 @@ from typing import Any
 
 from lazaretto.aio.visits import Visits
 from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Refused
+from lazaretto.edits.edit import Changed, Refused, whole_body
 from lazaretto.edits.redact import MASK
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.causes import Cause
@@ -18,7 +18,7 @@ from lazaretto.model.message_history import MessageHistory, Moment
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.web.allowed import refuse_functions
-from lazaretto.web.console.bodies import WAYS, show_body
+from lazaretto.web.console.bodies import WAYS, body_of, editable, json_fault, show_body
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.tries import TriedHandlers, TriedLetter
@@ -28,6 +28,8 @@ from lazaretto.web.viewed import check_edit, hides
 _MOMENTS = 100
 #: Lines of a difference.
 _LINES = 60
+#: Characters of an edit that is typed.
+_TYPED = 4_000
 #: How many equal attempts in a row are told one by one.
 _FEW = 3
 
@@ -108,6 +110,22 @@ async def edit(visit: Visit) -> Page:
     return await _edit(visit, visit.queue(), visit.number(), visit.text("edit"))
 
 
+async def edit_body(visit: Visit) -> Page:
+    """Show what another body would change of a dead letter, as a form has it, and plan a repair with it."""
+    fields = {name: values[0] for name, values in visit.form.items()}
+    queue, given = fields.get("queue", ""), fields.get("number", "")
+    if not (given.isascii() and given.isdigit() and len(given) < 14):
+        raise InvalidOption("expected the number of a letter")
+    visit.require(Permission.READ_BODIES, queue)
+    number = int(given)
+    await visit.hold(queue, number)
+    letter = await visit.broker.dead_letter(queue, number)
+    before = b"" if letter.message is None else letter.message.body
+    body = body_of(before, fields)
+    lost = json_fault(body) if json_fault(before) is None else None
+    return await _edit(visit, queue, number, whole_body(body), whole=editable(body), fault=lost)
+
+
 async def try_letter(visit: Visit, visits: Visits) -> Page:
     """Run a handler that the server was started with on a dead letter, as an edit would leave it.
 
@@ -147,6 +165,7 @@ def _masked(tried: TriedLetter) -> TriedLetter:
 
 
 async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried: Any) -> Page:
+    """Return the page of an edit. `tried`: more of its values."""
     visit.require(Permission.READ_BODIES, queue)
     await visit.hold(queue, number)
     letter = await visit.broker.dead_letter(queue, number)
@@ -163,10 +182,15 @@ async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried
                 lines = differences(letter.message, found.message, _LINES)
         except LazarettoError as error:
             wrong = str(error)
-    body = None if letter.message is None else show_body(letter.message.body)
+    body, whole = None, None
+    if letter.message is not None:
+        body = show_body(letter.message.body)
+        # What is hidden would be lost.
+        whole = None if await hides(visit.broker, queue) else editable(letter.message.body)
     values = {
         "queue": queue, "letter": letter, "body": body, "edit": text, "lines": lines, "wrong": wrong,
-        "handlers": _handlers(visit, queue), "tried": None, "tried_on": "", **tried,
+        "handlers": _handlers(visit, queue), "tried": None, "tried_on": "", "whole": whole, "fault": None,
+        "typed": text if text is not None and len(text) <= _TYPED and "whole" not in tried else "", **tried,
     }  # fmt: skip
     return Page("edit.html", "failures", f"Edit {number:,} of {queue}", values)
 

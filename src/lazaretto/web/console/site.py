@@ -100,6 +100,7 @@ def console_places(broker: AsyncBroker, door: AccessDoor, call_of: Callable[[Req
         *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),
         Place("/do/{command}", page(act), methods=["POST"]),
         Place("/try", page(try_letter), methods=["POST"]),
+        Place("/edit", page(letters.edit_body), methods=["POST"]),
         Place("/static/{name}", _static, methods=["GET"]),
     ]
 
@@ -189,7 +190,7 @@ def _again(error: NotAuthenticated | StaleForm, request: Request, form: dict[str
     fields = [(name, value) for name, values in form.items() for value in values if name != "csrf"]
     content = render(
         "again.html", request, visit=None, here="", title="Send again", done=None, fields=fields, csrf=csrf,
-        command=request.path_params.get("command", "try"), action=request.url.path,
+        command=request.url.path.rpartition("/")[2], action=request.url.path,
     )  # fmt: skip
     return Response(content, 403 if csrf else 401, media_type="text/html")
 

@@ -9,8 +9,17 @@
   const words = { live: "live", paused: "paused", lost: "connection lost", changed: "changed: show", off: "not live" };
   let paused = false, waiting = false, busy = false, failed = false, last = 0;
 
+  // While the server is away, nothing can be sent, and what is typed stays.
+  const rest = (away) => {
+    for (const one of all("form[method=post] button")) {
+      if (away && !one.disabled) { one.disabled = true; one.dataset.away = one.title; one.title = "The server does not answer. What you typed is kept."; }
+      if (!away && one.dataset.away !== undefined) { one.disabled = false; one.title = one.dataset.away; delete one.dataset.away; }
+    }
+  };
+
   const say = (state) => {
     if (!button) return;
+    rest(state === "lost");
     // What answers a form cannot be asked for again.
     if ($("#main").dataset.still !== undefined) state = "off";
     button.dataset.state = state;
@@ -88,6 +97,7 @@
   const disturbs = () => {
     const at = document.activeElement;
     if (at && at.closest("main form")) return true;
+    if (all("main form input:not([type=hidden], [type=checkbox]), main form textarea").some((field) => field.value !== field.defaultValue)) return true;
     return $("main tbody:hover, main form:hover, details.danger[open], details.menu[open], main tbody input:checked") !== null;
   };
 
@@ -185,10 +195,30 @@
 
   dress();
 
-  // A form is sent once, however often its button is pressed.
-  document.addEventListener("submit", (event) => {
-    if (event.target.method !== "post") return;
-    if (event.target.dataset.sent) event.preventDefault();
-    event.target.dataset.sent = "yes";
+  // A file is read here, and sent as a field of its form.
+  for (const part of all("[data-scripted]")) part.hidden = false;
+  document.addEventListener("change", async (event) => {
+    const into = event.target.dataset.into && document.getElementById(event.target.dataset.into);
+    const file = into && event.target.files[0];
+    if (!file) return;
+    event.target.setCustomValidity(file.size > 190000 ? "A file of at most 190,000 bytes: larger ones with the command." : "");
+    if (!event.target.reportValidity()) return;
+    let text = "";
+    for (const byte of new Uint8Array(await file.arrayBuffer())) text += String.fromCharCode(byte);
+    into.value = btoa(text);
+    into.form.requestSubmit();
+  });
+
+  // A form is sent once, however often its button is pressed, and only to a server that answers.
+  document.addEventListener("submit", async (event) => {
+    const form = event.target;
+    if (form.method !== "post") return;
+    event.preventDefault();
+    if (form.dataset.sent) return;
+    form.dataset.sent = "yes";
+    try {
+      await fetch($("link[rel=icon]").href, { cache: "no-store" });
+      form.submit();
+    } catch { delete form.dataset.sent; say("lost"); }
   });
 })();

@@ -1,4 +1,4 @@
-"""Who may do what, in the store: people, groups, tokens and sessions. Commands change it."""
+"""People, groups, tokens and sessions in the store, and their roles. Commands change them."""
 
 from __future__ import annotations
 

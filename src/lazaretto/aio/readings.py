@@ -24,7 +24,7 @@ LettersPart = tuple[list[DeadLetter], Slice]
 
 
 class Readings:
-    """What a server reads of a broker. `room`: bytes of messages that a part may have."""
+    """A server's reads of a broker. `room`: bytes of messages that a part may have."""
 
     def __init__(self, broker: AsyncBroker) -> None:
         inner: Any = broker

@@ -33,7 +33,7 @@ _log = logging.getLogger("lazaretto.access")
 
 
 class Visits:
-    """Who comes to a server of a broker."""
+    """Visitors of a broker's server."""
 
     def __init__(self, broker: AsyncBroker) -> None:
         inner: Any = broker

@@ -22,7 +22,7 @@ MOST_REFUSALS: Final = 100
 
 
 class _Kept:
-    """What was noted lately about one store, at all doors of this process."""
+    """Recent notes about one store, from all doors of this process."""
 
     def __init__(self) -> None:
         self.refusals = Minutes(MOST_REFUSALS)

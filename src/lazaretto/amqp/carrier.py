@@ -1,4 +1,4 @@
-"""What sessions need of their connection."""
+"""A connection's side for its sessions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lazaretto.amqp.names import Names
 
 
 class Carrier(Protocol):
-    """What a session needs of its connection."""
+    """A connection, as its sessions see it."""
 
     #: Maximum size of a frame that the peer takes.
     remote_max_frame_size: int

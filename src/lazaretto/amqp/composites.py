@@ -25,7 +25,7 @@ Encoder: TypeAlias = Callable[[Any], bytes]
 
 
 class Kind(NamedTuple):
-    """What a field may hold: the readers of its constructors, and how it is written."""
+    """A kind of field: the readers of its constructors, and the function that writes it."""
 
     table: Table
     write: Encoder

@@ -65,7 +65,7 @@ _MOST_SENT_FRAME: Final = 1 << 20
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What one end of a connection takes.
+    """Limits of one end of a connection.
 
     Options:
         max_frame_size: Maximum size of a frame, in bytes.

@@ -24,7 +24,7 @@ class Delivery:
 
 
 class Deliveries:
-    """What one session sends: numbered in the order in which it is sent, and kept until it is settled."""
+    """Deliveries that one session sends: numbered in their order, and kept until settled."""
 
     def __init__(self) -> None:
         self._next = 0

@@ -1,4 +1,4 @@
-"""What a session says became of messages, in as few frames as it can."""
+"""Outcomes of messages that a session reports, in as few frames as it can."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lazaretto.amqp.serials import add
 
 
 class Disposed(NamedTuple):
-    """What became of messages. `receiver`: this end has received them; `state`: encoded."""
+    """The outcome of messages. `receiver`: this end has received them; `state`: encoded."""
 
     first: int
     last: int

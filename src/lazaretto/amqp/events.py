@@ -1,4 +1,4 @@
-"""What a connection tells its user about: the meaning of bytes that came."""
+"""Events of a connection for its user: the meaning of bytes that came."""
 
 from __future__ import annotations
 

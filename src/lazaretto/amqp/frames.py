@@ -39,7 +39,7 @@ _disposition = struct.Struct(">4sII1sBIBI1s").pack
 
 
 class FrameType(enum.IntEnum):
-    """What a frame belongs to."""
+    """The protocol of a frame."""
 
     AMQP = 0
     SASL = 1

@@ -96,7 +96,7 @@ KINDS["state"] = one_of(Received, *_OUTCOMES, Declared, TransactionalState)
 
 
 class Source(Composite, frozen=True, gc=False):
-    """Where the messages of a link come from."""
+    """The source of a link's messages."""
 
     address: str | None = None
     durable: int | None = None
@@ -112,7 +112,7 @@ class Source(Composite, frozen=True, gc=False):
 
 
 class Target(Composite, frozen=True, gc=False):
-    """Where the messages of a link go."""
+    """The target of a link's messages."""
 
     address: str | None = None
     durable: int | None = None

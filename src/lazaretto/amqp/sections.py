@@ -52,7 +52,7 @@ class Header(Composite, frozen=True, gc=False):
 
 
 class Properties(Composite, frozen=True, gc=False):
-    """What a message is. Times are milliseconds since 1970."""
+    """Properties of a message. Times are milliseconds since 1970."""
 
     message_id: Any = None
     user_id: bytes | None = None

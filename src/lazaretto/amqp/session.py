@@ -85,7 +85,7 @@ class Session:
 
     @property
     def unsettled(self) -> Mapping[int, Delivery]:
-        """What was sent and is not settled, by number."""
+        """Sent deliveries that are not settled, by number."""
         return self._deliveries.unsettled
 
     def advance(self, event: SessionEvent) -> None:

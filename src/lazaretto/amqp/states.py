@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 
 class ConnectionState(enum.Enum):
-    """Where a connection stands, from the first byte to the last. SASL comes before AMQP's own header."""
+    """State of a connection, from the first byte to the last. SASL comes before AMQP's own header."""
 
     START = "start"
     SASL_HEADER_SENT = "sasl_header_sent"
@@ -29,7 +29,7 @@ class ConnectionState(enum.Enum):
 
 
 class ConnectionEvent(enum.Enum):
-    """What happens to a connection."""
+    """An event of a connection."""
 
     SEND_SASL_HEADER = "send SASL header"
     RECEIVE_SASL_HEADER = "receive SASL header"
@@ -73,7 +73,7 @@ CONNECTION: Final[dict[tuple[ConnectionState, ConnectionEvent], ConnectionState]
 
 
 class SessionState(enum.Enum):
-    """Where a session stands."""
+    """State of a session."""
 
     UNMAPPED = "unmapped"
     BEGIN_SENT = "begin_sent"
@@ -84,7 +84,7 @@ class SessionState(enum.Enum):
 
 
 class SessionEvent(enum.Enum):
-    """What happens to a session."""
+    """An event of a session."""
 
     SEND_BEGIN = "send begin"
     RECEIVE_BEGIN = "receive begin"
@@ -108,7 +108,7 @@ SESSION: Final[dict[tuple[SessionState, SessionEvent], SessionState]] = {
 
 
 class LinkState(enum.Enum):
-    """Where a link stands."""
+    """State of a link."""
 
     DETACHED = "detached"
     ATTACH_SENT = "attach_sent"
@@ -119,7 +119,7 @@ class LinkState(enum.Enum):
 
 
 class LinkEvent(enum.Enum):
-    """What happens to a link."""
+    """An event of a link."""
 
     SEND_ATTACH = "send attach"
     RECEIVE_ATTACH = "receive attach"

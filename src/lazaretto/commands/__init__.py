@@ -1,4 +1,4 @@
-"""What operators change, as values: each with the permission that it needs."""
+"""Changes by operators, as values: each with the permission that it needs."""
 
 from lazaretto.commands.access_commands import (
     CreateLink,

@@ -1,4 +1,4 @@
-"""What takes an operator's action back, from its entry in the audit log. Pure."""
+"""Commands that undo an operator's action, from its entry in the audit log. Pure."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def entry_records(entries: Sequence[AuditEntry], later: Sequence[AuditEntry]) ->
 
 
 class _Touch(NamedTuple):
-    """What an action changed: a place, from the whole to its part; and which messages, all for none."""
+    """The object of an action: a place, from the whole to its part; and which messages, all for none."""
 
     place: tuple[object, ...]
     runs: tuple[tuple[int, int], ...] = ()

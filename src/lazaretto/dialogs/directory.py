@@ -19,7 +19,7 @@ _MOST = 10_000
 
 
 class Terms(NamedTuple):
-    """What a conversation was begun with, and keeps."""
+    """The service and the contract that a conversation keeps."""
 
     service: str
     contract: str

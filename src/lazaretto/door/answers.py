@@ -1,4 +1,4 @@
-"""What a client is told: errors as Service Bus's conditions, outcomes as verbs. Pure."""
+"""Answers to clients: errors as Service Bus's conditions, outcomes as verbs. Pure."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def rejected(error: BaseException) -> bytes:
 
 
 class Verb(enum.Enum):
-    """What a receiver does with a message."""
+    """A receiver's verb for a message."""
 
     COMPLETE = "complete"
     ABANDON = "abandon"

@@ -69,7 +69,7 @@ class Emulated:
 
 @dataclasses.dataclass(slots=True)
 class EmulatedNamespace:
-    """What is to be there. `ignored`: the places in the file that have no meaning here."""
+    """The entities to create. `ignored`: the places in the file that have no meaning here."""
 
     queues: list[Emulated] = dataclasses.field(default_factory=list)
     topics: list[Emulated] = dataclasses.field(default_factory=list)

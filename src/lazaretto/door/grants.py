@@ -1,4 +1,4 @@
-"""What one client may do: the rights that its tokens and its login give."""
+"""Rights of one client: those that its tokens and its login give."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Grants:
 
     @property
     def address(self) -> str:
-        """Where the client is; empty: not known."""
+        """The client's address; empty: not known."""
         return "" if self._seat is None else self._seat.address
 
     def know(self) -> None:

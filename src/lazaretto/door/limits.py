@@ -1,4 +1,4 @@
-"""What clients of AMQP may use of a server, beside what holds for the clients of all its doors."""
+"""Limits of AMQP clients at a server, besides those of the clients of all its doors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lazaretto.model.limits import ServerLimits
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DoorLimits(ServerLimits):
-    """What clients of AMQP may use of a server, and how long it waits for them. Raises InvalidOption.
+    """Limits of AMQP clients at a server, and how long it waits for them. Raises InvalidOption.
 
     Options:
         sessions: Sessions of a connection.

@@ -1,4 +1,4 @@
-"""What a client says on one session takes effect in its order, though much of it is done at a time. Pure."""
+"""The order in which a client's requests on one session take effect, though many run at a time. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 
 class Kind(enum.IntFlag):
-    """What a client says, by what must not overtake it."""
+    """A kind of request, by what must not overtake it."""
 
     #: Messages are completed: nothing comes back by it.
     COMPLETE = 1
@@ -31,7 +31,7 @@ ALL: Final = Kind.COMPLETE | BEFORE_RECEIVING
 
 
 class Order:
-    """What was said on one session and is not done yet, numbered as it was said."""
+    """Requests on one session that are not done yet, numbered in their order."""
 
     def __init__(self) -> None:
         self._next = 0

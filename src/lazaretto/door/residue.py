@@ -1,4 +1,4 @@
-"""What an AMQP message says that Lazaretto's own fields cannot: taken out, kept, and given back. Pure.
+"""Parts of an AMQP message that Lazaretto has no fields for: taken out, kept, and given back. Pure.
 
 It is kept as message sections with only what is left of each, and an amqp-value section that tells how the
 body is held and which properties have AMQP types of their own. The value of a property is in it only if
@@ -74,7 +74,7 @@ _float: Final = struct.Struct(">f")
 
 
 class Residue(msgspec.Struct, frozen=True):
-    """What is left of a message. `types`: of properties, as constructors. `body`: how it is held."""
+    """The rest of a message. `types`: of properties, as constructors. `body`: how it is held."""
 
     header: Header = Header()
     delivery_annotations: dict[Any, Any] = {}

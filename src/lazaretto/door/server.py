@@ -54,7 +54,7 @@ _HAS_NO_SESSIONS: Final = (
 
 
 class Door:
-    """What all connections share: the broker and access policies."""
+    """The broker and the access policies that all connections share."""
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ from lazaretto.model.containment import Reach, grant_covers
 
 
 class Right(enum.Enum):
-    """What a policy allows. MANAGE includes the others."""
+    """A right of a policy. MANAGE includes the others."""
 
     SEND = "Send"
     LISTEN = "Listen"
@@ -63,7 +63,7 @@ class AccessPolicy:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """What a token gives: rights below a path, as far as its policy goes, until a time in seconds since 1970.
+    """A token's rights below a path, as far as its policy goes, until a time in seconds since 1970.
 
     `policy`, `key`: what it was signed with; None: it was not signed.
     """

@@ -80,7 +80,7 @@ _Part = _Sends | _Settles | _Schedules | _Cancels | _SetsState
 
 
 class Work:
-    """What one transaction is going to do."""
+    """The operations of one transaction."""
 
     def __init__(self, link: Link, limits: DoorLimits, promises: Promises) -> None:
         self.link = link

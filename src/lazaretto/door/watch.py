@@ -9,7 +9,7 @@ _SPAN = 1.0
 
 
 class Watch:
-    """What one client did, and when. Times are on the monotonic clock."""
+    """Activity of one client. Times are on the monotonic clock."""
 
     def __init__(self, limits: DoorLimits, now: float) -> None:
         self._limits = limits

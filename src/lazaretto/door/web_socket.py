@@ -31,7 +31,7 @@ _UNSUPPORTED: Final = 1003
 
 
 class WebSocketTransport(asyncio.Transport):
-    """What a peer writes to: it waits here until the client takes it."""
+    """A transport to a client: what a peer writes waits here until the client takes it."""
 
     def __init__(self, peer: Peer, address: tuple[str, int] | None = None) -> None:
         super().__init__({"peername": address})

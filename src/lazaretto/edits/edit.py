@@ -41,7 +41,7 @@ class EditKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Changed:
-    """What an edit makes of a message."""
+    """The result of an edit."""
 
     message: Message
 

@@ -39,7 +39,7 @@ Steps = tuple[tuple[bool, str], ...]
 
 @dataclasses.dataclass(slots=True)
 class Found:
-    """What was taken out of a message. `all`: not all of it is known, so no text about it may be shown.
+    """Values taken out of a message. `all`: some are not known, so no text about it may be shown.
 
     `others`: further forms of the values.
     """

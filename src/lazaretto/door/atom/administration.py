@@ -1,4 +1,4 @@
-"""What clients of Service Bus administer: requests, done on a broker."""
+"""Administration by clients of Service Bus: requests, done on a broker."""
 
 from __future__ import annotations
 

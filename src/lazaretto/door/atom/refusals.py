@@ -1,4 +1,4 @@
-"""What is answered when a request is not done. Pure."""
+"""Answers to requests that are refused. Pure."""
 
 from __future__ import annotations
 

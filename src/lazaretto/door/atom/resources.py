@@ -1,4 +1,4 @@
-"""What the path of a request names. Pure."""
+"""Resources that paths of requests name. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lazaretto.door.atom.refusals import Refusal
 
 
 class Kind(enum.Enum):
-    """What can be asked for."""
+    """A kind of resource."""
 
     NAMESPACE = "namespace"
     QUEUES = "queues"
@@ -23,7 +23,7 @@ class Kind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resource:
-    """What a path names. `entity`: the path of a queue or a topic; which of them, it does not say."""
+    """The resource of a path. `entity`: a queue's or a topic's path; it does not say which."""
 
     kind: Kind
     entity: str = ""

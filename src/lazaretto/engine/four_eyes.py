@@ -1,4 +1,4 @@
-"""What one person may not do alone: send or delete many letters within an hour, or end this rule."""
+"""Limits on one person alone: sending or deleting many letters within an hour, or ending this rule."""
 
 from __future__ import annotations
 

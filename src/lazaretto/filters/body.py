@@ -19,7 +19,7 @@ _WHOLE = 1 << 63
 
 
 class _Missing:
-    """What a path names that is not there."""
+    """The value of a path that names nothing."""
 
     def __repr__(self) -> str:
         return "MISSING"

@@ -14,7 +14,7 @@ from lazaretto.model.checks import shown
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Judgement:
-    """What a rule says of a message. `matches`: None if it cannot say, and `why` is the error then."""
+    """A rule's judgement on a message. `matches`: None if it cannot say, and `why` is the error then."""
 
     rule: str
     matches: bool | None

@@ -41,7 +41,7 @@ _NOTHING: Any = object()
 
 
 class Place(NamedTuple):
-    """Where something stands in the text, counted from 1."""
+    """A place in the text, counted from 1."""
 
     line: int
     column: int

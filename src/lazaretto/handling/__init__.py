@@ -1,1 +1,1 @@
-"""What whoever calls handlers shares: what a handler may be, and its context."""
+"""Common ground of all that call handlers: forms of handlers, and their context."""

@@ -1,4 +1,4 @@
-"""What a handler may be: the one place that decides it, for all that call handlers."""
+"""Forms of handlers: the one place that decides them, for all that call handlers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lazaretto.model.messages import ReceivedMessage
 
 
 class _Cursor(Protocol):
-    """What a database's `execute` returns."""
+    """The result of a database's `execute`."""
 
     def fetchone(self) -> Any: ...
 

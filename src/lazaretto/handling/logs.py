@@ -1,4 +1,4 @@
-"""What handlers log themselves, shown with their queue and the number of their message."""
+"""Handlers' own logs, shown with their queue and the number of their message."""
 
 from __future__ import annotations
 

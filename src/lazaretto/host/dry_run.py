@@ -66,7 +66,7 @@ class WouldFail:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DryRun:
-    """What would happen if letters were resubmitted. `letters`: how many were meant, of which `tried` were.
+    """A resubmission of letters, tried out. `letters`: how many were meant, of which `tried` were.
 
     `edited`: tried ones that the edit changes. `refused`: why letters would not be sent, by number. `sends`:
     messages that the handler would send, by queue. `statements`: SQL statements that it would execute.

@@ -30,7 +30,7 @@ from lazaretto.model.policy import PoisonPolicy
 
 
 class Isolation(enum.Enum):
-    """Where a handler runs."""
+    """The place where a handler runs."""
 
     #: In its own process: a crash affects only its message.
     PROCESS = "process"

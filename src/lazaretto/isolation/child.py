@@ -86,13 +86,13 @@ _now = time.time_ns
 
 
 class ItemFailure(Failure, frozen=True):
-    """What an item raised. `ended`: when, in nanoseconds since 1970."""
+    """The error of an item. `ended`: when, in nanoseconds since 1970."""
 
     ended: int = 0
 
 
 class Start(msgspec.Struct):
-    """What a template is started with. Numbers ending in fd are descriptors."""
+    """The start values of a template. Numbers ending in fd are descriptors."""
 
     parent: int
     command_fd: int

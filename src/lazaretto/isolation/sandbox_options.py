@@ -1,4 +1,4 @@
-"""What can be set on a sandbox."""
+"""Options of a sandbox."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sandbox's processes ask of the system: to die together, to take signals, to bury a child."""
+"""System calls of a sandbox's processes: to die together, to take signals, to bury a child."""
 
 from __future__ import annotations
 

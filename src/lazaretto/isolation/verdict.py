@@ -15,7 +15,7 @@ STOPPED = "Stopped"
 
 
 class FailedResult(bytes):
-    """What a function returns for an item that has failed, as far as `stop_on_failure` is concerned."""
+    """A function's result for an item that has failed, as far as `stop_on_failure` is concerned."""
 
 
 class Status(enum.Enum):

@@ -1,4 +1,4 @@
-"""Who acts, for the audit log: a name, what it is that of, and where whoever has it came in. Pure."""
+"""Actors for the audit log: a name, its kind, and where whoever has it came in. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 
 class NameKind(enum.StrEnum):
-    """What the name of an actor is that of."""
+    """The kind of an actor's name."""
 
     #: Somebody who logged in, or whom a proxy or a provider names.
     PERSON = "person"

@@ -48,7 +48,7 @@ class ConversationState(enum.Enum):
 
 
 class ConversationEvent(enum.Enum):
-    """What happens to one end of a dialog."""
+    """An event at one end of a dialog."""
 
     SEND = "send"
     #: Ended here, with or without an error, while the far end is open.
@@ -189,7 +189,7 @@ RECEIVED_STREAMS: Final = (Stream.TIMER, Stream.ERROR, Stream.MESSAGE)
 
 
 class Place(NamedTuple):
-    """Where a message of a dialog stands: what the session id of its stream says."""
+    """A place of a message in a dialog, as the session id of its stream says."""
 
     priority: int
     handle: str

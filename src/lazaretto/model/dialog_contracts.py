@@ -30,7 +30,7 @@ class Validation(enum.Enum):
 
 
 class SentBy(enum.Enum):
-    """Who may send a message type of a contract."""
+    """The sides that may send a message type of a contract."""
 
     INITIATOR = "initiator"
     TARGET = "target"
@@ -38,7 +38,7 @@ class SentBy(enum.Enum):
 
 
 class DialogPoison(enum.Enum):
-    """What happens to a conversation with a poison message."""
+    """The fate of a conversation with a poison message."""
 
     #: It waits, alone, until an operator decides on the message.
     HOLD = "hold"

@@ -174,7 +174,7 @@ def split_subscription(path: EntityPath) -> tuple[str, str] | None:
 
 
 class EntityKind(enum.Enum):
-    """What stands at a path."""
+    """The kind of entity at a path."""
 
     QUEUE = "queue"
     TOPIC = "topic"
@@ -206,7 +206,7 @@ class QueueStatus(enum.Enum):
 
 
 class PoisonSession(enum.Enum):
-    """What becomes of a session when a message of it is poison."""
+    """The fate of a session when a message of it is poison."""
 
     #: It goes on with the next message, as in Service Bus.
     SKIP = "skip"
@@ -230,7 +230,7 @@ GivenPoisonSession = PoisonSession | Literal["skip", "block", "park", "whole", "
 
 
 class MessageState(enum.Enum):
-    """Where a message stands within its queue or subqueue."""
+    """State of a message within its queue or subqueue."""
 
     ACTIVE = "active"
     LOCKED = "locked"

@@ -1,4 +1,4 @@
-"""What may change of queues and topics later: names and types; and how parts of options are merged. Pure."""
+"""Later changes to queues and topics: names and types; and how parts of options are merged. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of an error: its type, its message and its stack, of bounded length."""
+"""The record of an error: its type, its message and its stack, of bounded length."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OTHER_TEXTS = "(other texts)"
 
 
 class Fingerprint(NamedTuple):
-    """What makes dead letters alike. A family shares all but the shape."""
+    """Common traits of dead letters that are alike. A family shares all but the shape."""
 
     reason: str | None
     error_type: str | None

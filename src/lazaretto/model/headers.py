@@ -1,4 +1,4 @@
-"""What travels with a body: the rarely used fields of a message, encoded as one value."""
+"""Headers of a body: the rarely used fields of a message, encoded as one value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients may use of a server, whatever door they come to, and how long it waits for them. Pure.
+"""Limits of a server's clients, whatever door they come to, and how long it waits for them. Pure.
 
 Everything is small for a client that has not logged in. Where no key or token is asked for, a client counts
 as logged in once its connection is open (AMQP), or once the head of its request is read (HTTP).
@@ -16,7 +16,7 @@ _MOST: Final = 1 << 31
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServerLimits:
-    """What clients may use of a server, and how long it waits for them. Raises InvalidOption.
+    """Limits of a server's clients, and how long it waits for them. Raises InvalidOption.
 
     Options:
         connections: Connections at the same time, of all doors. A quarter is for clients that have logged in.

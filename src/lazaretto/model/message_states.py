@@ -9,7 +9,7 @@ from lazaretto.model.entities import MessageState
 
 
 class MessageEvent(enum.Enum):
-    """What happens to a message in its queue."""
+    """An event of a message in its queue."""
 
     RECEIVE = "receive"
     RECEIVE_AND_DELETE = "receive_and_delete"
@@ -27,7 +27,7 @@ class MessageEvent(enum.Enum):
 
 
 class MessageEnd(enum.Enum):
-    """Where a message goes that leaves its queue."""
+    """The destination of a message that leaves its queue."""
 
     GONE = "[*]"
     DEAD_LETTER = "dead_letter"

@@ -88,7 +88,7 @@ class _DecodedHeaders(msgspec.Struct, kw_only=True):
 
 
 class StoredMessage(_DecodedHeaders):
-    """What the broker knows of a message it holds; the base of the kinds below."""
+    """A message that the broker holds; the base of the kinds below."""
 
     key: int
     body: bytes
@@ -211,7 +211,7 @@ class StoredMessage(_DecodedHeaders):
 
     @property
     def amqp(self) -> bytes | None:
-        """What an AMQP client sent that the other fields cannot hold, encoded."""
+        """An AMQP client's values that the other fields cannot hold, encoded."""
         return self.headers.amqp
 
     @property

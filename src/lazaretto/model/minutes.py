@@ -1,4 +1,4 @@
-"""What is noted once a minute for each, and at most so often in all. Pure."""
+"""Notes taken once a minute for each, and at most so often in all. Pure."""
 
 from __future__ import annotations
 

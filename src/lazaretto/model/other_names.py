@@ -1,4 +1,4 @@
-"""What options are called in Service Bus, SQS, RabbitMQ, Celery and MSMQ, and what they are here."""
+"""Names of options in Service Bus, SQS, RabbitMQ, Celery and MSMQ, and their names here."""
 
 from __future__ import annotations
 

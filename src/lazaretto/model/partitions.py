@@ -49,7 +49,7 @@ def partition_key_of(message: Keyed, *, detects: bool) -> str | None:
 
 
 class Rounds:
-    """What a process knows of a queue's partitions: since when the first message of each has waited.
+    """A process's view of a queue's partitions: since when the first message of each has waited.
 
     It may be wrong about others' doings, so an answer that nothing waits needs a new look.
     """
@@ -100,7 +100,7 @@ class Rounds:
 
 
 class Homes:
-    """What a process knows of all partitioned queues. `take_slot` gives it its slot, once it needs one."""
+    """A process's view of all partitioned queues. `take_slot` gives it its slot, once it needs one."""
 
     def __init__(self, take_slot: Callable[[], int]) -> None:
         self._take_slot = take_slot

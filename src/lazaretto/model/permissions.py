@@ -1,4 +1,4 @@
-"""What somebody may do to a store, as grants name it. Pure."""
+"""Permissions on a store, as grants name them. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Permission(enum.StrEnum):
-    """What a change, or a route of the HTTP API, demands; each role has some of these."""
+    """A permission that a change, or a route of the HTTP API, demands; each role has some of these."""
 
     #: Names, counts, causes, errors and events.
     SEE = "see"

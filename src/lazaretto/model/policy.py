@@ -1,4 +1,4 @@
-"""What becomes of a message that failed: the poison policy and its verdict, as pure functions.
+"""Verdicts on messages that failed: the poison policy, as pure functions.
 
 Nothing here reads a clock, a store or a random number.
 """
@@ -30,7 +30,7 @@ UNLIMITED = 2_147_483_647
 
 
 class Disposition(enum.Enum):
-    """What is done with a message whose attempts are used up (WCF's ReceiveErrorHandling)."""
+    """The fate of a message whose attempts are used up (WCF's ReceiveErrorHandling)."""
 
     MOVE = "move"
     FAULT = "fault"
@@ -68,7 +68,7 @@ class Outcome(enum.Enum):
 
     @property
     def stored(self) -> str:
-        """What a store calls it: workers of earlier versions, which may share the store, know this name."""
+        """The name in a store: workers of earlier versions, which may share the store, know it."""
         return _STORED_LOCK_EXPIRED if self is Outcome.LOCK_EXPIRED else self.value
 
     @classmethod

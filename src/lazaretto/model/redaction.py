@@ -29,7 +29,7 @@ _STEP = re.compile(r"(\.\.?)(?:\[((?:[^\]]|\]\])+)\]|\"((?:[^\"]|\"\")+)\"|([^\W
 
 
 class Form(enum.StrEnum):
-    """What people see in place of a redacted value."""
+    """The form that people see in place of a redacted value."""
 
     #: Nothing: the field is left out.
     DROP = "drop"
@@ -53,7 +53,7 @@ class RedactionRule(msgspec.Struct, frozen=True):
 
 
 class Target(NamedTuple):
-    """What a rule's field names. `steps`: of the body or of properties; True before a name: at any depth."""
+    """The target of a rule's field. `steps`: of the body or of properties; True before a name: any depth."""
 
     where: str
     steps: tuple[tuple[bool, str], ...]

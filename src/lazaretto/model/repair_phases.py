@@ -30,7 +30,7 @@ class Phase(enum.Enum):
 
 
 class RepairEvent(enum.Enum):
-    """What happens to a repair."""
+    """An event of a repair."""
 
     TRY_FEW = "canary"
     CANARY_PASSES = "canary processed"

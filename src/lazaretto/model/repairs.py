@@ -19,7 +19,7 @@ ORDERS: Final = (BY_NUMBER, BY_SESSION)
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a repair does. It never changes. Times in microseconds.
+    """The plan of a repair. It never changes. Times in microseconds.
 
     `which`: the filter's parts, as text. `members`: a hash of the frozen set in its order. `frozen_at`:
     letters that were set aside later are not in it. `first`, `last`: its lowest and highest sequence number.

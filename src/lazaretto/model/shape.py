@@ -95,7 +95,7 @@ def _value(piece: str) -> str:
 
 
 class _Pieces(dict[str, str]):
-    """What stands for each piece; words that come again and again are looked up."""
+    """Replacements of pieces; words that come again and again are looked up."""
 
     def __missing__(self, piece: str) -> str:
         value = piece if piece[0] in " \t\n" else _value(piece)

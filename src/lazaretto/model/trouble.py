@@ -1,4 +1,4 @@
-"""What is wrong with a queue: decided in one place, for `status` and `doctor` alike. Pure."""
+"""Troubles of a queue: decided in one place, for `status` and `doctor` alike. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Trouble:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of a queue that may be wrong. `died`: when the oldest of its dead letters came.
+    """The standing of a queue that may be wrong. `died`: when the oldest of its dead letters came.
 
     `waits_since`: since when messages wait of which nobody takes any.
     """

@@ -1,1 +1,1 @@
-"""What the broker knows, as JSON: for the command and the HTTP API."""
+"""The broker's knowledge as JSON: for the command and the HTTP API."""

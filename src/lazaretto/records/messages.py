@@ -41,7 +41,7 @@ _text = msgspec.json.Decoder(str)
 
 
 class _Usual(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What most messages are: a body, and texts."""
+    """The usual message: a body, and texts."""
 
     body: msgspec.Raw
     message_id: str | None = None

@@ -1,4 +1,4 @@
-"""What the command and the HTTP API show as JSON: the broker's objects as plain values, under the same names.
+"""JSON of the command and the HTTP API: the broker's objects as plain values, under the same names.
 
 Times are ISO 8601 in UTC, durations seconds. A body is "body" if it is UTF-8, else "body_base64".
 Properties that JSON has no type for are {"base64": …}, {"uuid": …}, {"datetime": …}, {"decimal": …} or

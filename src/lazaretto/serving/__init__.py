@@ -1,1 +1,1 @@
-"""What all doors of a server share: its connections, and what clients may use of it."""
+"""Common parts of a server's doors: its connections, and what clients may use of it."""

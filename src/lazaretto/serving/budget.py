@@ -67,7 +67,7 @@ class Budget:
 
 
 class Share:
-    """What one request holds of a budget."""
+    """One request's share of a budget."""
 
     def __init__(self, budget: Budget) -> None:
         self._budget = budget

@@ -56,17 +56,17 @@ class Seat:
 
     @property
     def limits(self) -> ServerLimits:
-        """What the client may use."""
+        """The client's limits."""
         return self._guard.limits
 
     @property
     def guard(self) -> Guard:
-        """What the connection is counted by."""
+        """The guard that counts the connection."""
         return self._guard
 
     @property
     def people(self) -> People:
-        """What each person has under way."""
+        """The work that each person has under way."""
         return self._guard.people
 
     def know(self) -> None:

@@ -1,4 +1,4 @@
-"""What connections hold of messages that are not stored: over the limit, the one that holds most must go."""
+"""Unstored messages held by connections: over the limit, the one that holds most must go."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class Holdings(Generic[H]):
 
     @property
     def worst(self) -> H | None:
-        """Who must go: whoever holds most, while all together hold too much. None: nobody."""
+        """The one that must go: whoever holds most, while all together hold too much. None: nobody."""
         return max(self._held, key=self._held.__getitem__) if self.total > self.most else None

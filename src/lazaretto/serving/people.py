@@ -1,4 +1,4 @@
-"""What each person has under way at a server: some requests, and few searches, so that others get theirs."""
+"""Each person's work under way at a server: some requests, and few searches, so that others get theirs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gave wrong keys lately: each is answered later than the one before it. Pure.
+"""Addresses of recent wrong keys: each is answered later than the one before it. Pure.
 
 A right key is never refused for the wrong ones of others at the same address: many share one, behind a
 proxy, a router or the host of containers.

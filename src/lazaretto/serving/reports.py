@@ -1,4 +1,4 @@
-"""What happens often and to many, as a log tells it: once a minute, by address and with a count. Pure."""
+"""Frequent happenings, as a log tells them: once a minute, by address and with a count. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MOST: Final = 100
 
 
 class Report(NamedTuple):
-    """What happened to an address since the last report, and how often. `address`: "" for all others."""
+    """Happenings at an address since the last report, and how often. `address`: "" for all others."""
 
     what: str
     address: str

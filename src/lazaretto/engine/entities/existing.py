@@ -1,4 +1,4 @@
-"""What is created where something exists already: taken for the same, or refused with the differences."""
+"""Creation where something exists already: taken for the same, or refused with the differences."""
 
 from __future__ import annotations
 

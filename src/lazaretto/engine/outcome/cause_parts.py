@@ -1,4 +1,4 @@
-"""What operators make of causes: they merge several, part them again, and split parts off."""
+"""Operators' changes to causes: they merge several, part them again, and split parts off."""
 
 from __future__ import annotations
 

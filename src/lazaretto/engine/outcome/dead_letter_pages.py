@@ -84,7 +84,7 @@ class DeadLetterPage:
 
 
 class _Cursor(msgspec.Struct, array_like=True):
-    """Where a page begins. `what`: a hash of what is listed, so that no other listing takes the cursor."""
+    """The start of a page. `what`: a hash of what is listed, so that no other listing takes the cursor."""
 
     what: str
     back: bool
@@ -96,7 +96,7 @@ Ends = tuple[int, int]
 
 
 class Slice(msgspec.Struct, frozen=True):
-    """What was found before a budget was spent, and where to continue; None: nothing is left.
+    """Letters found before a budget was spent, and where to continue; None: nothing is left.
 
     `ends`: between which the search goes; whoever continues it may pass them on, and saves a question.
     """
@@ -111,7 +111,7 @@ _Read = Callable[[Position, Position, int], list[DeadLetterRecord]]
 
 
 class _Rest(msgspec.Struct, frozen=True):
-    """What is still to be searched: all between two positions, in one direction."""
+    """The rest of a search: all between two positions, in one direction."""
 
     low: Position
     high: Position

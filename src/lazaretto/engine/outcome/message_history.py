@@ -129,7 +129,7 @@ def _way(queue: QueueRecord) -> str | None:
 
 
 class _End(msgspec.Struct):
-    """What the events say of a message that was discarded or returned."""
+    """The end of a message that was discarded or returned, by its events."""
 
     reason: str | None = None
     error_type: str | None = None

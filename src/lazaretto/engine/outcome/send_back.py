@@ -35,7 +35,7 @@ Prepare = Callable[[MessageRow, DeadLetterRecord], NewMessage | None]
 
 @dataclasses.dataclass(slots=True)
 class SentBack:
-    """What became of dead letters, by their keys in the queue itself.
+    """Outcomes of dead letters, by their keys in the queue itself.
 
     `sent`: the new keys. `skipped`: why they stay. `rows`: the dead letters as they were. `held`: how those
     that returned to their places had held their sessions. `edited`: those that were edited. `rewritten`:

@@ -1,4 +1,4 @@
-"""What holds a session: its poison messages. It goes on when an operator has decided on all of them."""
+"""Holds of sessions by poison messages. A session goes on when an operator has decided on all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not be divided: the letters of a session that is received as one unit go in one commit."""
+"""Indivisible letters: those of a session that is received as one unit go in one commit."""
 
 from __future__ import annotations
 

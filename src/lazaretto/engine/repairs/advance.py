@@ -38,7 +38,7 @@ _OUTCOMES = 5_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Step:
-    """What a step of a repair did. `lost`: another runner has it.
+    """The result of a step of a repair. `lost`: another runner has it.
 
     `letters`: those dealt with. `finished`: outcomes that came. `seconds`: of the writer's time.
     """

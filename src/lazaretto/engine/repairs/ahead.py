@@ -65,7 +65,7 @@ class Ahead:
 
     @property
     def known(self) -> dict[int, Edited]:
-        """What is edited and not sent, by key."""
+        """Letters that are edited and not sent, by key."""
         return {key: edited for _, some in self._known for key, edited in some.items()}
 
     def covers(self, record: RepairRecord, number: int) -> bool:

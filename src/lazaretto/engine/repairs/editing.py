@@ -1,4 +1,4 @@
-"""What the edit of a repair makes of letters, before any commit is begun."""
+"""Edits of a repair's letters, before any commit is begun."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators do with repairs: plan, direct, change the pace, and look how they stand."""
+"""Operators' work on repairs: plan, direct, change the pace, and look how they stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a transaction received, settled and is going to do, until the store does all of it in one commit."""
+"""Receipts, settlements and plans of a transaction, until the store does all of it in one commit."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class UnitOfWork:
 
     @property
     def received(self) -> Iterable[ReceivedMessage]:
-        """What was received in it."""
+        """Messages received in it."""
         return self._received.values()
 
     def enlist(self, operation: Operation[Any]) -> None:

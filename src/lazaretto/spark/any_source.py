@@ -175,7 +175,7 @@ def _rows_of(
 
 
 class _Sinks:
-    """Where results go: of rows of the source, and of what came back. Both are one place to readers."""
+    """Sinks of results: of rows of the source, and of what came back. Both are one place to readers."""
 
     def __init__(self, letters: Sink | None, rows: Sink | None, encoded: bytes | None) -> None:
         self.letters, self.rows, self.encoded = letters, rows, encoded

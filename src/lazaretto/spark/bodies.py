@@ -1,4 +1,4 @@
-"""What a stream or a table makes of bodies and properties: a typed value, and a column for each property."""
+"""Columns of bodies and properties in a stream or a table: a typed value, and one for each property."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the archive is of classes that Java loads for a pipeline, from which a session starts faster."""
+"""An archive of classes that Java loads for a pipeline, from which a session starts faster."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ class CheckLetters:
 
 
 class Task(Protocol):
-    """What is done with a part of the letters: those between two keys, or at some places."""
+    """A task on a part of the letters: those between two keys, or at some places."""
 
     def run(self, first: int, last: int) -> bytes:
         """Return what was found, encoded."""

@@ -15,7 +15,7 @@ _LONGEST = 60.0
 
 
 class Parents:
-    """Who started this process, and who started that one, as they are now."""
+    """The parent of this process, and the parent's parent, as they are now."""
 
     def __init__(self) -> None:
         daemon = os.getppid()

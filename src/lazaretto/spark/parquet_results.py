@@ -46,7 +46,7 @@ def file_system_of(root: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 class FolderState(msgspec.Struct, frozen=True):
-    """What a folder says of one consumer's results in it.
+    """The state of one consumer's results in a folder.
 
     `published`: the last claim whose results readers see, or that has none here. `columns`: their types by
     name, of all results that were ever written.

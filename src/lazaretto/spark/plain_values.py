@@ -1,4 +1,4 @@
-"""What a handler returned as plain values of Python: the same inline and from a sandbox, named by names.
+"""A handler's results as plain values of Python: the same inline and from a sandbox, named by names.
 
 Imports no Spark, Arrow or numpy: it runs in the sandbox. What comes from a library is there only if the
 handler has imported it.

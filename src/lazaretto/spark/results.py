@@ -54,7 +54,7 @@ class ResultOwner(msgspec.Struct, frozen=True):
 
 
 class ResultPart(Protocol):
-    """Where the results of one shard of a claim go."""
+    """A place for the results of one shard of a claim."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Take some results, or none of them and raise ResultsRefused: then their messages have failed."""
@@ -64,7 +64,7 @@ class ResultPart(Protocol):
 
 
 class ResultSink(Protocol):
-    """Where results go. It is sent to tasks, so it must be picklable.
+    """A place for results. It is sent to tasks, so it must be picklable.
 
     A claim may run again. Its results are then written again, with the same shards. To avoid duplicates, a
     sink replaces the results of the same claim and shard. Each consumer numbers its own claims, so a sink
@@ -80,7 +80,7 @@ class ResultSink(Protocol):
 
 
 class PublishingSink(Protocol):
-    """Where results go that are visible only when their claim is settled. It is sent to tasks.
+    """A place for results that are visible only when their claim is settled. It is sent to tasks.
 
     Each run of a shard has a stage, whose results stay apart from those of other runs. The driver publishes
     the stages that a claim was settled with, so that results and outcomes are always of the same run.

@@ -40,7 +40,7 @@ TOLD = pa.schema(
 
 @dataclasses.dataclass(frozen=True)
 class QuarantineSettings:
-    """What a task needs. `task.results`: for what came back; `results`: for rows of the source."""
+    """Settings of a task. `task.results`: for what came back; `results`: for rows of the source."""
 
     task: TaskSettings
     layout: RowLayout

@@ -74,7 +74,7 @@ TOLD = pa.schema(
 
 @dataclasses.dataclass(frozen=True)
 class TaskSettings:
-    """What a task needs, sent along with the query: no credentials in it."""
+    """Settings of a task, sent along with the query: no credentials in it."""
 
     options: SparkOptions
     setup: HandlerSetup | VectorSetup

@@ -40,7 +40,7 @@ _MOST_ENDED = 10_000
 
 
 class ShardPartition(InputPartition):
-    """What one task reads, so many rows at once. `shard`: None: the claims have ended, nothing is to read."""
+    """One task's part, so many rows at once. `shard`: None: the claims have ended, nothing is to read."""
 
     def __init__(
         self, claims: Sequence[int], epoch: int, shard: ShardRecord | None = None, rows: int = 1

@@ -48,7 +48,7 @@ _QUERY_ID = "sql.streaming.queryId"
 
 
 class Staged(WriterCommitMessage):
-    """What a task has prepared: the name it stands under, the query it is for, and how many dead letters."""
+    """A task's preparation: the name it stands under, the query it is for, and how many dead letters."""
 
     def __init__(self, stage: str, query: str | None, letters: int = 0) -> None:
         self.stage = stage
@@ -57,7 +57,7 @@ class Staged(WriterCommitMessage):
 
 
 class _Writer:
-    """What writing a table and writing a stream have in common."""
+    """Common ground of writing a table and writing a stream."""
 
     #: What becomes of a row that cannot be a message, unless the option says so.
     on_bad_row = FAIL

@@ -1,4 +1,4 @@
-"""Where PyInstaller finds what it must know of this package: it asks an entry point."""
+"""Folders of hooks for PyInstaller, which asks an entry point for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the package needs of the process that it runs in, and why it cannot have it."""
+"""Needs of the package in the process that it runs in, and why it cannot have them."""
 
 from __future__ import annotations
 

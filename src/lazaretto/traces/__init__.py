@@ -27,7 +27,7 @@ _nothing = nullcontext()
 
 
 class TracedStore(Protocol):
-    """What spans tell of a store, and which of them are wanted."""
+    """A store as spans describe it, and which of them are wanted."""
 
     create_spans: bool
 

@@ -1,4 +1,4 @@
-"""What is known of a cause's letters in a part of them, and how parts become a whole, in any order."""
+"""Facts about parts of a cause's letters, and how parts become a whole, in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks over HTTP, what they may do, and whom a server takes for whom without asking the store. Pure."""
+"""Callers over HTTP, their rights, and whom a server takes for whom without asking the store. Pure."""
 
 from __future__ import annotations
 

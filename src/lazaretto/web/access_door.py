@@ -45,7 +45,7 @@ CSRF_HEADER: Final = "x-csrf-token"
 
 
 class AccessDoor:
-    """Who may come in at a server. `host_names`: those that requests may give in `Host`."""
+    """Admission to a server. `host_names`: those that requests may give in `Host`."""
 
     def __init__(self, broker: AsyncBroker, access: Access, host_names: Iterable[str]) -> None:
         self._visits = Visits(broker)
@@ -55,7 +55,7 @@ class AccessDoor:
 
     @property
     def provider(self) -> Provider | None:
-        """Where people may log in with OpenID Connect."""
+        """The provider where people may log in with OpenID Connect."""
         return self._access.provider
 
     async def admit(self, request: Request, *, csrf: str | None = None, again: bool = False) -> Identity:

@@ -1,4 +1,4 @@
-"""What a request may ask of commands: what is granted, and nothing that makes the server import a module."""
+"""Limits of requests for commands: what is granted, and nothing that makes the server import a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is begun at once, and mostly over at once: then there is nothing to wait for, and no limit to set."""
+"""Work begun at once, and mostly over at once: then there is nothing to wait for, and no limit to set."""
 
 from __future__ import annotations
 

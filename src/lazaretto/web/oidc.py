@@ -66,7 +66,7 @@ class Pending(msgspec.Struct, frozen=True):
 
 
 class _Metadata(msgspec.Struct, frozen=True):
-    """What a provider says of itself."""
+    """A provider's description of itself."""
 
     issuer: str
     authorization_endpoint: str
@@ -149,7 +149,7 @@ class Provider:
 
     @property
     def label(self) -> str:
-        """What people know it as."""
+        """The name that people know it by."""
         return urllib.parse.urlsplit(self.options.issuer).netloc
 
     async def begin(self, redirect: str) -> tuple[str, Pending]:

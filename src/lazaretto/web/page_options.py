@@ -1,4 +1,4 @@
-"""What a server's pages show besides the store: what tells them from another's, and where traces are."""
+"""Extras on a server's pages besides the store: what tells them from another's, and where traces are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody may see of messages that are read in parts."""
+"""Messages read in parts, as somebody may see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker tells, without what somebody may not read. Pure."""
+"""The broker's answers, without what somebody may not read. Pure."""
 
 from __future__ import annotations
 

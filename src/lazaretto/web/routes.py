@@ -194,7 +194,7 @@ class Call:
 
     @property
     def share(self) -> Share:
-        """What the request holds of the server's memory."""
+        """The request's share of the server's memory."""
         return share_of(self.request.scope)
 
     async def hold_messages(self, path: str, numbers: Sequence[int]) -> None:

@@ -11,7 +11,7 @@ from lazaretto.edits.edit import Edit
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TriedLetter:
-    """What would become of a letter if it were sent back now.
+    """The outcome of a letter if it were sent back now.
 
     `error_type`, `error_message`: of the failure; None: it would succeed. `refused`: why it would not be
     sent. `sends`: messages that the handler would send, by queue. `statements`: SQL statements that it would

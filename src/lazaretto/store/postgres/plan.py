@@ -128,7 +128,7 @@ class Planned:
 
 
 class _Writes:
-    """What the statements of a plan write, by table: any rows, or those of some messages."""
+    """Writes by the statements of a plan, by table: any rows, or those of some messages."""
 
     def __init__(self) -> None:
         self._any: set[str] = set()

@@ -13,7 +13,7 @@ SLOT = 3
 
 
 class QueueLock(enum.IntEnum):
-    """What a commit locks of a queue or of a lane, alone or shared.
+    """Locks that a commit takes of a queue or of a lane, alone or shared.
 
     A commit that holds nothing alone keeps few others waiting.
     """

@@ -1,4 +1,4 @@
-"""What a session on the server relies on: all of it is set when it is opened, in one place.
+"""Settings that a session on the server relies on: all are set when it is opened, in one place.
 
 Servers, databases, roles, libpq's variables and a URL's options may all say otherwise, for good reasons of
 their own. What cannot be set is refused, before anything is read or written.

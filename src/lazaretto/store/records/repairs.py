@@ -54,7 +54,7 @@ class NewRepair(msgspec.Struct, frozen=True):
 
 
 class RepairItem(msgspec.Struct, frozen=True):
-    """What became of a letter. `new_key`: of the message that was sent; None if it was skipped, and `why`.
+    """The outcome of a letter. `new_key`: of the message that was sent; None if it was skipped, and `why`.
 
     `generation`: of the message that was sent. `before`: what sending has changed of the letter. `outcome`:
     None while it is watched.

@@ -1,4 +1,4 @@
-"""What only a process knows of its work: how long commits and handlers take, and how old messages are.
+"""Measures that only a process has: how long commits and handlers take, and how old messages are.
 
 Nothing is measured until somebody asks for it, by `switch_on`.
 """

@@ -9,7 +9,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class AccessTables(Part):
-    """What a transaction does with people and their secrets."""
+    """Operations on people and their secrets within one commit."""
 
     #: It never changes.
     _fingerprint_key: bytes | None = None

@@ -9,7 +9,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class BodyTables(Part):
-    """What a transaction does with bodies."""
+    """Operations on bodies within one commit."""
 
     def take_id(self) -> int:
         """Return a new id for a separately stored body."""

@@ -26,7 +26,7 @@ _MOST_KNOWN = 50_000
 
 
 class CauseTables(Part):
-    """What a transaction does with fingerprints and causes."""
+    """Operations on fingerprints and causes within one commit."""
 
     def count_letter(self, place: int, print_: Fingerprint, came: int | None = None) -> int:
         """Count a new dead letter; return its fingerprint as a number."""

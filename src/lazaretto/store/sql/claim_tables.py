@@ -32,7 +32,7 @@ def _claimable(rows: Iterable[Sequence[Any]]) -> list[ClaimableMessage]:
 
 
 class ClaimTables(MessagePart):
-    """What a transaction does with claims."""
+    """Operations on claims within one commit."""
 
     def consumer(self, queue_id: int, consumer: str) -> ConsumerRecord | None:
         """Return a consumer of claims."""

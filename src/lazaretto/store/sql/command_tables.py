@@ -9,7 +9,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class CommandTables(Part):
-    """What a transaction does with commands that were run under an idempotency key."""
+    """Operations on commands that were run under an idempotency key, within one commit."""
 
     def find(self, key: str) -> CommandRecord | None:
         """Return the command that was run under a key."""

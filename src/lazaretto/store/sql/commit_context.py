@@ -1,4 +1,4 @@
-"""What the parts of a transaction share: the commit's time, its queries, and what follows once it is done."""
+"""Common ground of a transaction's parts: the commit's time, its queries, and what follows it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tally(NamedTuple):
 
 @dataclasses.dataclass(slots=True)
 class Identity:
-    """Who commits. `holder`: the name in locks, which tells those that a worker takes for clients."""
+    """The committer. `holder`: the name in locks, which tells those that a worker takes for clients."""
 
     worker: str
     holder: str
@@ -161,7 +161,7 @@ class CommitContext(Statements):
 
 
 class Part:
-    """What a transaction does with the tables of one subject."""
+    """Operations on the tables of one subject within one commit."""
 
     def __init__(self, context: CommitContext) -> None:
         self._context = context

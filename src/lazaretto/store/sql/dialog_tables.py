@@ -42,7 +42,7 @@ def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
 
 
 class DialogTables(Part):
-    """What a transaction does with dialogs."""
+    """Operations on dialogs within one commit."""
 
     def definitions(self) -> Definitions:
         """Return all definitions."""

@@ -38,7 +38,7 @@ _KEYS = LetterQuery("select_letter_keys", "select_letter_keys_alike", "select_le
 
 
 class HistoryTables(Part):
-    """What a transaction does with attempts, dead letters, events and audit."""
+    """Operations on attempts, dead letters, events and audit within one commit."""
 
     def __init__(self, context: CommitContext, causes: CauseTables) -> None:
         super().__init__(context)

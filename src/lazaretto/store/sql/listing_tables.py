@@ -14,7 +14,7 @@ from lazaretto.store.sql.history_tables import HistoryTables
 
 
 class ListingTables(Part):
-    """What a transaction reads of listings."""
+    """Reads of listings within one transaction."""
 
     def __init__(self, context: CommitContext, history: HistoryTables) -> None:
         super().__init__(context)

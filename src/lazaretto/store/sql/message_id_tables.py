@@ -8,7 +8,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class MessageIdTables(Part):
-    """What a transaction does with the message ids of a duplicate detection window."""
+    """Operations on the message ids of a duplicate detection window within one commit."""
 
     def find(self, queue_id: int, message_id: str, partition_key: str) -> int | None:
         """Return the sequence number under which the id was sent within the window."""

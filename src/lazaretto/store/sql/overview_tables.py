@@ -16,7 +16,7 @@ _FEW = 100
 
 
 class OverviewTables(Part):
-    """What a transaction reads of how queues stand."""
+    """Reads of how queues stand, within one transaction."""
 
     def held_sessions(self) -> dict[int, int]:
         """Return how many sessions are held back, by queue."""

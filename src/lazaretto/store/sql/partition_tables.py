@@ -12,7 +12,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class PartitionTables(Part):
-    """What a transaction does with the partitions of a queue, each of which is a lane."""
+    """Operations on a queue's partitions, each of which is a lane, within one commit."""
 
     def lane(self, queue: QueueRecord, partition_key: str | None) -> int:
         """Return the lane of a new message."""

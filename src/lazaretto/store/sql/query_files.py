@@ -45,7 +45,7 @@ class Query(NamedTuple):
 
 
 class Words(NamedTuple):
-    """What a text may name: `terms` as `[term first, second]`, `constants` as `{CONSTANT}`."""
+    """Names in a text: `terms` as `[term first, second]`, `constants` as `{CONSTANT}`."""
 
     terms: Mapping[str, str]
     constants: Mapping[str, int]

@@ -39,7 +39,7 @@ _CAUSES = ("delete_fingerprints_of", "delete_hours_of", "delete_causes_of")
 
 
 class QueueTables(Part):
-    """What a transaction does with queues."""
+    """Operations on queues within one commit."""
 
     def __init__(self, context: CommitContext, bodies: BodyTables) -> None:
         super().__init__(context)

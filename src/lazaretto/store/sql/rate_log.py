@@ -15,7 +15,7 @@ _MOST = 10_000
 
 
 class RateLog:
-    """What committed operations have counted and no commit has written. Whoever may write uses it.
+    """Counts of committed operations that no commit has written. Whoever may write uses it.
 
     A commit only appends to a list, because it is part of every send; the rest is done once a second.
     """

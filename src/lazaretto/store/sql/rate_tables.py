@@ -13,7 +13,7 @@ _WIDTH = 3 + KINDS
 
 
 class RateTables(Part):
-    """What a transaction does with rates."""
+    """Operations on rates within one commit."""
 
     def count(self, queue_id: int, kind: int, amount: int = 1) -> None:
         """Count messages of a queue, once the commit is done; a later commit writes the sums."""

@@ -30,7 +30,7 @@ _OF_A_REPAIR = (
 
 
 class RepairTables(Part):
-    """What a transaction does with repairs."""
+    """Operations on repairs within one commit."""
 
     def __init__(self, context: CommitContext, causes: CauseTables, history: HistoryTables) -> None:
         super().__init__(context)

@@ -1,4 +1,4 @@
-"""What a transaction's parts share: queues as rows, what is remembered between commits."""
+"""Common ground of a transaction's parts: queues as rows, what is remembered between commits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lazaretto.store.records.messages import QueueRecord
 
 
 class Cursor(Protocol):
-    """What a query found."""
+    """The result of a query."""
 
     @property
     def rowcount(self) -> int:
@@ -76,7 +76,7 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
 
 
 class Memory:
-    """What the writer knows without asking the file.
+    """The writer's knowledge without asking the file.
 
     All of it holds as long as nobody else has written, but for `cursors` (behind which key the fresh
     messages of a queue start, at the earliest): they hold for ever, because a message is fresh only once.

@@ -11,7 +11,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class SampleTables(Part):
-    """What a transaction does with kept messages."""
+    """Operations on kept messages within one commit."""
 
     def keep(self, keys: Sequence[int], longest: int) -> None:
         """Keep messages that are about to be removed, except those with a body above a limit."""

@@ -24,7 +24,7 @@ _PLACES = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
 class SequenceNumbers(Part):
-    """What a transaction does with sequence numbers. Each lane of a queue counts by itself."""
+    """Operations on sequence numbers within one commit. Each lane of a queue counts by itself."""
 
     def __init__(self, context: CommitContext, queues: QueueTables, partitions: PartitionTables) -> None:
         super().__init__(context)

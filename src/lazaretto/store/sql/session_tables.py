@@ -16,7 +16,7 @@ from lazaretto.store.sql.commit_context import Part
 
 
 class SessionTables(Part):
-    """What a transaction does with sessions."""
+    """Operations on sessions within one commit."""
 
     def ids(self, queue_id: int, first: str, limit: int) -> list[str]:
         """Return the first sessions from one on, by name, that have messages, a lock or a state."""

@@ -70,7 +70,7 @@ class RowStatement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs from one database to another: the queries' texts, and how they take a list of numbers."""
+    """Differences between databases: the queries' texts, and how they take a list of numbers."""
 
     statements: Mapping[str, Statement]
     row_statements: Mapping[str, RowStatement]

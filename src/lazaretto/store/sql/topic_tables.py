@@ -18,7 +18,7 @@ from lazaretto.store.sql.sequence_numbers import SequenceNumbers
 
 
 class TopicTables(MessagePart):
-    """What a transaction does with topics."""
+    """Operations on topics within one commit."""
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
         """Return a topic's subscriptions by path; the same object until something changes."""

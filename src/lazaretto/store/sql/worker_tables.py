@@ -16,7 +16,7 @@ SILENCE = 30_000_000
 
 
 class WorkerTables(Part):
-    """What a transaction does with workers and leases."""
+    """Operations on workers and leases within one commit."""
 
     def register(self) -> None:
         """Register this process as a worker."""

@@ -1,4 +1,4 @@
-"""What a form asks for, as a command: run once, however often the form is sent."""
+"""A form's action as a command: run once, however often the form is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators did, and what happened by itself."""
+"""Actions of operators, and events that happened by themselves."""
 
 from __future__ import annotations
 

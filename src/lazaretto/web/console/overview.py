@@ -26,7 +26,7 @@ _MINUTES, _RECENT = 60, 5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flow:
-    """What the messages of all queues came to: how many a minute lately, and in each of the last minutes."""
+    """A flow of messages of all queues: how many a minute lately, and in each of the last minutes."""
 
     name: str
     a_minute: float

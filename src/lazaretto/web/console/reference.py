@@ -1,4 +1,4 @@
-"""What the API is: its routes, and what each code of an error means."""
+"""The API's reference: its routes, and what each code of an error means."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What somebody types into the search box: words to look for, and conditions as `queue:shop/orders`. Pure."""
+"""Text typed into the search box: words to look for, and conditions as `queue:shop/orders`. Pure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NUMBER: Final = re.compile(r"-?\d{1,18}(\.\d{1,18})?")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Search:
-    """What is looked for. `plain`: words without a condition, as they were typed.
+    """A search. `plain`: words without a condition, as they were typed.
 
     `conditions`: whether anything else was asked for than plain words and a queue.
     """

@@ -24,7 +24,7 @@ from lazaretto.web.later import later_than
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Page:
-    """What is to be shown. `here`: the entry of the menu. `moved`: where to go instead."""
+    """A page to show. `here`: the entry of the menu. `moved`: where to go instead."""
 
     template: str
     here: str
@@ -40,7 +40,7 @@ def moved_to(address: str) -> Page:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Done:
-    """What the person did last, and what takes it back."""
+    """The person's last action, and what takes it back."""
 
     entry: AuditEntry
     opposite: Command | None
@@ -78,7 +78,7 @@ class Visit:
 
     @property
     def share(self) -> Share:
-        """What the request holds of the server's memory."""
+        """The request's share of the server's memory."""
         return share_of(self.request.scope)
 
     async def hold(self, queue: str, number: int) -> None:

@@ -79,7 +79,7 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Lag(NamedTuple):
-    """How far a consumer is behind.
+    """A consumer's lag behind its queue.
 
     `messages`: in the queue, in any state, besides those of open claims and completed ones; exact up to 100,
     and above that an estimate that gaps make too high. `seconds`: since the oldest message in the queue was

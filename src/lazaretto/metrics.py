@@ -1,4 +1,4 @@
-"""How a store stands, as metrics in Prometheus's format: the same over HTTP and on the command line."""
+"""State of a store as metrics in Prometheus's format: the same over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MOST_REPAIRS: Final = 100
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """How a store stood. `facts`: its settings and sizes. `seconds`: how long it took to read all that."""
+    """A look at a store. `facts`: its settings and sizes. `seconds`: how long it took to read all that."""
 
     status: Status
     workers: Sequence[Worker]

@@ -23,7 +23,7 @@ KINDS["error"] = one_of(Error)
 
 
 class Received(Composite, frozen=True, gc=False):
-    """How much of a delivery has come."""
+    """The part of a delivery that has come."""
 
     section_number: int
     section_offset: int

@@ -42,7 +42,7 @@ _DESCRIPTORS: Final = {b"\x00\x53" + bytes((section,)): section for section in S
 
 
 class Header(Composite, frozen=True, gc=False):
-    """How a message is delivered. `ttl`: milliseconds."""
+    """Delivery headers of a message. `ttl`: milliseconds."""
 
     durable: bool | None = None
     priority: int | None = None

@@ -96,7 +96,7 @@ class Reader:
 
 
 class MonitorStatus(NamedTuple):
-    """How a monitor stands. `failures`: how many readers in a row ended with an error or received nothing."""
+    """State of a monitor. `failures`: how many readers in a row ended with an error or received nothing."""
 
     service: str
     state: MonitorState

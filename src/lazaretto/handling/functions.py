@@ -31,7 +31,7 @@ _LAZY = (Generator, AsyncGenerator, map, filter)
 
 
 class Form(NamedTuple):
-    """How a function is to be called."""
+    """The form in which a function is called."""
 
     takes_context: bool
     is_async: bool

@@ -19,7 +19,7 @@ class FailedResult(bytes):
 
 
 class Status(enum.Enum):
-    """How an item ended."""
+    """The end of an item."""
 
     #: The function returned.
     DONE = "done"

@@ -19,7 +19,7 @@ _TERMS = 64
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CauseDifference:
-    """What the letters of a cause have that good messages lack, as it was found last.
+    """The difference between a cause's letters and good messages, as it was found last.
 
     `filter`: a condition of `SqlFilter`; None: no difference was found. `letters`: how many of the `counted`
     letters it holds for; `good`: how many of the `compared` messages, which `compared_with` names. `also`:
@@ -43,7 +43,7 @@ class CauseDifference:
 
 
 class CauseState(enum.Enum):
-    """How a cause stands."""
+    """The state of a cause."""
 
     #: First seen of late.
     NEW = "new"

@@ -13,7 +13,7 @@ _MANAGEMENT = "/$management"
 
 
 class Reach(enum.Enum):
-    """How far a grant goes from what it names."""
+    """Reach of a grant from what it names."""
 
     #: To the queue or topic, and to what belongs to it: subqueues, subscriptions, rules, `$management`.
     ENTITY = "entity"

@@ -13,7 +13,7 @@ _current: ContextVar[Deadline | None] = ContextVar("deadline", default=None)
 
 
 class Deadline:
-    """When a query must be over. `seconds`: from now on. Threads can share it."""
+    """The end of a query's time. `seconds`: from now on. Threads can share it."""
 
     def __init__(self, seconds: float) -> None:
         self.end = time.monotonic() + seconds

@@ -87,7 +87,7 @@ class BreakerDescription:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueDescription:
-    """What a queue is, and how it stands.
+    """A queue, and how it stands.
 
     `expired` and `dropped` count the messages that were discarded, over the queue's life:
     by their time to live, and by the disposition drop. `held_sessions`: how many sessions wait for

@@ -1,4 +1,4 @@
-"""How a message is addressed in a store: one integer made of queue, subqueue and sequence number.
+"""Addresses of messages in a store: one integer made of queue, subqueue and sequence number.
 
 All messages of one subqueue stand together in order, and a message keeps its sequence number
 when it moves between the subqueues of its queue.

@@ -53,7 +53,7 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MessageHistory:
-    """What is known of a message: its generations, the oldest first, and those that came of it.
+    """The history of a message: its generations, the oldest first, and those that came of it.
 
     `queue`, `sequence_number`: those that were asked for. `message`: it as it is stored there, or None.
     `complete`: False if there are more generations than are told.

@@ -52,7 +52,7 @@ _STORED_LOCK_EXPIRED = "expired"
 
 
 class Outcome(enum.Enum):
-    """How an attempt ended."""
+    """The end of an attempt."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -77,7 +77,7 @@ class Outcome(enum.Enum):
 
 
 class Growth(enum.Enum):
-    """How the delay between retry cycles grows from one cycle to the next."""
+    """Growth of the delay between retry cycles from one cycle to the next."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -215,7 +215,7 @@ class PoisonPolicy:
 
 
 class Counters(NamedTuple):
-    """What is known of a message's attempts.
+    """Counts of a message's attempts.
 
     `deliveries`, `failures`, `worker_deaths` and `lock_expiries` count over its whole life.
     `delivery_count` (Service Bus's), `cycle_attempts` and `cycle` start again when a dead letter

@@ -24,7 +24,7 @@ NONE: Counts = (0, 0, 0, 0, 0)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Totals:
-    """What happened to the messages of a queue, or of all queues, since the store was made.
+    """Counts of the messages of a queue, or of all queues, since the store was made.
 
     The fields are those of a Rate. A queue's totals go with the queue; those of all queues stay.
     """
@@ -38,7 +38,7 @@ class Totals:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rate:
-    """What happened to a queue's messages in a minute or an hour that began at `time`.
+    """Counts of a queue's messages in a minute or an hour that began at `time`.
 
     `sent`: messages that came to the queue, also by forwarding. `received`: deliveries. `failed`: attempts
     that failed, or lost their lock or their worker. `dead`: messages that became dead letters. What is

@@ -1,4 +1,4 @@
-"""How fast a repair goes, and when it stops by itself. Pure: counts in, decisions out."""
+"""Pace of a repair, and its own reasons to stop. Pure: counts in, decisions out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WATCHED: Final = 300
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How fast letters are sent. Both limits can be changed while the repair runs.
+    """Pace of sending letters. Both limits can be changed while the repair runs.
 
     `in_flight`: the most letters that may be sent and not yet processed; None: any number, without a ramp.
     `rate`: the most letters a second; None: any number. `window`: how many may be in flight at present.
@@ -106,7 +106,7 @@ def next_chunk(size: int, seconds: float) -> int:
 
 
 class Allowance(msgspec.Struct):
-    """How many letters a rate allows now. Times in seconds, of any clock that never goes back."""
+    """Letters that a rate allows now. Times in seconds, of any clock that never goes back."""
 
     left: float = 1.0
     at: float | None = None

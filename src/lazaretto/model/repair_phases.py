@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Phase(enum.Enum):
-    """How far a repair is."""
+    """The phase of a repair."""
 
     #: The set is frozen; nothing was sent.
     PLANNED = "planned"

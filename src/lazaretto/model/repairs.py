@@ -126,7 +126,7 @@ class RepairStatus:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepairedLetter:
-    """What became of a letter.
+    """The outcome of a letter.
 
     `outcome`: waiting, processed, failed, skipped or undone. `why`: of one that was skipped.
     `sent_as`: its new sequence number, in `queue`; None if it was skipped.
@@ -149,7 +149,7 @@ class EditedLetter:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RepairPreview:
-    """What would become of a repair's letters if they were sent now.
+    """The outcome of a repair's letters if they were sent now.
 
     `looked_at`: how many of `letters` it is about. `stops`: why nothing can be sent at present. `to`: the
     queue they go to. `bytes`: of bodies and headers. `sessions`: how many they belong to; `held_places`: how

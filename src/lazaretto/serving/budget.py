@@ -1,4 +1,4 @@
-"""How many bytes the requests of a server may hold at once: over it they wait, and are refused at last."""
+"""A limit on bytes that a server's requests hold at once: over it they wait, and are refused at last."""
 
 from __future__ import annotations
 

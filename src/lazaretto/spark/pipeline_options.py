@@ -1,4 +1,4 @@
-"""What `process` and `quarantine` are asked for alike, checked in one place."""
+"""Options that `process` and `quarantine` share, checked in one place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HANDLER_OPTIONS = ("deadline", "memory", "validator", "middleware", "refork_ever
 
 @dataclasses.dataclass(frozen=True)
 class PipelineOptions:
-    """What a pipeline is asked for, but for its source, handlers and queues. Raises InvalidOption.
+    """Options of a pipeline, but for its source, handlers and queues. Raises InvalidOption.
 
     `options`: those of handlers, of the stream of messages, and of their bodies. `caller`: names who asks.
     """

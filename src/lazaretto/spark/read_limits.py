@@ -1,4 +1,4 @@
-"""How much a micro-batch takes: Spark's own classes, and what stands for them before Spark 4.2."""
+"""Limits of a micro-batch: Spark's own classes, and what stands for them before Spark 4.2."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING or spark_version() >= LIMITS:
 else:
 
     class ReadLimit:
-        """How much a micro-batch takes."""
+        """The limit of a micro-batch."""
 
     class ReadAllAvailable(ReadLimit):
         """All that there is."""

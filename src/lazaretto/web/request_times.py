@@ -1,4 +1,4 @@
-"""How long requests of a server took, as metrics in Prometheus's format."""
+"""Times of a server's requests, as metrics in Prometheus's format."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DURATIONS: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1, 2
 
 
 class RequestTimes:
-    """How long a server has taken for its requests, by route."""
+    """Times that a server has taken for its requests, by route."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry(auto_describe=False)

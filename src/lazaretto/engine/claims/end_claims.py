@@ -38,7 +38,7 @@ LAST_CLAIM = 1 << 62
 
 
 class ClaimSummary(msgspec.Struct, frozen=True):
-    """How a claim ended: messages by outcome, messages sent, and seconds by kind of work.
+    """The end of a claim: messages by outcome, messages sent, and seconds by kind of work.
 
     `stages`: the names of what tasks staged and the claim was settled with; `results`: how many results each
     of them has at least, of those that have a place for results. `failure`: of an open claim, what its tasks

@@ -30,7 +30,7 @@ _RECENT = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RecentRates:
-    """What happened to a queue's messages in the last five minutes, per minute.
+    """Rates of a queue's messages in the last five minutes, per minute.
 
     `growing`: whether more were sent than completed or dead-lettered.
     """

@@ -46,7 +46,7 @@ from lazaretto.store.sql.transaction import Transaction
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """How one attempt at a message ended, with details from the receiver.
+    """The end of one attempt at a message, with details from the receiver.
 
     `delay`: seconds until a failed message is tried again. `reason` and `description`: a dead letter's.
     `poison`: the error handler's decision if this is the last attempt; None leaves it to the policy.

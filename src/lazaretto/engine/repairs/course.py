@@ -73,7 +73,7 @@ class Course:
 
     @property
     def phase(self) -> Phase:
-        """How far it is."""
+        """The phase it is in."""
         return Phase(self.record.phase)
 
     @property

@@ -20,7 +20,7 @@ _MOST = 1_000
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HeldMessages:
-    """What a process holds of a queue: a hand-over to a service host, or all that its receivers hold.
+    """Messages that a process holds of a queue: a hand-over to a service host, or all of its receivers'.
 
     `queue`: with the subqueue, if it is one. `session_id`: of a session that is locked. `started`: handlers
     are running; always so for receivers.

@@ -74,7 +74,7 @@ class NoticeLog:
 
 
 class _Span:
-    """How many notices of one kind came, and since when."""
+    """Notices of one kind: how many came, and since when."""
 
     __slots__ = ("count", "since")
 

@@ -1,4 +1,4 @@
-"""How queues stand at a glance, in SQL."""
+"""A glance at queues, in SQL."""
 
 from __future__ import annotations
 

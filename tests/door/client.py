@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from door.served import Served
 from lazaretto import aio
-from lazaretto.amqp import Connection, Link, Properties, Section, Sections, encode_section
+from lazaretto.amqp import Connection, Link, Properties, Section, Sections, Session, encode_section
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.encode import NULL
 from lazaretto.amqp.events import (
@@ -41,6 +41,8 @@ class Client:
             server=False, container_id="client", sasl=("ANONYMOUS", None), idle_time_out=idle
         )
         self.events: list[Event] = []
+        #: Where links are attached; None: each has a session of its own.
+        self.shared: Session | None = None
         self.reader, self.writer = reader, writer
 
     def write(self, data: bytes) -> None:
@@ -71,9 +73,11 @@ class Client:
         properties: dict[str, Any] | None = None,
         filters: dict[str, Any] | None = None,
     ) -> Link:
-        """Attach a link in a session of its own."""
-        session = self.connection.begin()
-        await self.until(SessionBegun)
+        """Attach a link in the session that all share, or in one of its own."""
+        session = self.shared
+        if session is None:
+            session = self.connection.begin()
+            await self.until(SessionBegun)
         session.attach(
             name,
             sends=sends,

@@ -45,6 +45,8 @@ class Transactor:
     async def open(self) -> None:
         session = self.client.connection.begin()
         await self.client.until(SessionBegun)
+        # So a client announces that its transactions have several entities.
+        self.client.shared = session
         session.attach("coordinator", sends=True, source=Source(), target=Coordinator())
         self.link: Link = (await self.client.until(LinkAttached)).link
         while not self.link.credit:
@@ -97,6 +99,31 @@ async def transacting(path: Path, **options: Any) -> AsyncIterator[tuple[AsyncBr
 
 async def bodies(broker: AsyncBroker, path: str = "q") -> list[bytes]:
     return [message.body for message in await broker.peek(path, 100)]
+
+
+def test_one_entity_unless_several_are_announced(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with transacting(tmp_path) as (broker, own):
+            own.client.shared = None
+            await broker.create_topic("t")
+            await broker.create_subscription("t", "s")
+            await broker.sender("t").send([Message(b"1")])
+            take = await own.client.link(sends=False, address="t/Subscriptions/s", name="take")
+            take.session.grant(take, 1)
+            taken = await own.client.until(MessageReceived)
+            to, other = await own.sender("T"), await own.sender("q")
+            id_ = await own.declare()
+            # What belongs to the topic is one entity.
+            assert await own.settle(taken, id_, Accepted()) == TransactionalState(id_, Accepted())
+            assert await own.send(to, id_, b"a") == TransactionalState(id_, Accepted())
+            refused = await own.send(other, id_, b"b")
+            assert isinstance(refused, Rejected)
+            assert refused.error is not None
+            assert refused.error.condition == "amqp:not-allowed"
+            assert await own.discharge(id_) is None
+            assert (await bodies(broker, "t/subscriptions/s"), await bodies(broker)) == ([b"a"], [])
+
+    run(work)
 
 
 def test_a_commit_does_all_of_it(tmp_path: Path) -> None:

@@ -84,6 +84,14 @@ class Attached:
         """Yield the links of a kind."""
         return (one for one in self._links.values() if isinstance(one, kind))
 
+    def entities_beside(self, link: Link) -> bool:
+        """Whether links to entities are on a link's session."""
+        return any(
+            one.session is link.session
+            for one, held in self._links.items()
+            if isinstance(held, Producer | Consumer)
+        )
+
     def order(self, link: Link) -> Order:
         """Return what was said on a link's session and is not done."""
         return self._orders.setdefault(link.session, Order())

@@ -265,7 +265,7 @@ class Consumer:
             wanted = settlement_of(state)
             if wanted is None:
                 return
-            work = self._peer.transactions.find(state.txn_id)
+            work = self._peer.transactions.enlist(state.txn_id, self.path)
             work.settle([delivery.context for delivery in deliveries], wanted)
         except LazarettoError as error:
             answer = rejected(error)

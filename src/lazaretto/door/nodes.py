@@ -127,7 +127,7 @@ class Requests:
             return Answer(202, "Accepted")
         path = without_node(self._node)
         given = body if isinstance(body, dict) else {}
-        work = None if transaction is None else self._peer.transactions.find(transaction)
+        work = None if transaction is None else self._peer.transactions.enlist(transaction, path)
         return await requests.answer(requests.Request(self._peer, path, properties, given, work))
 
     def _replies_to(self, address: str | None) -> Replies | None:

@@ -50,7 +50,7 @@ class Producer:
         state = in_transaction(transaction)
         try:
             messages = messages_of(event.payload, event.message_format)
-            self._peer.transactions.find(transaction).send(self._to, self._via, messages)
+            self._peer.transactions.enlist(transaction, self.path).send(self._to, self._via, messages)
         except LazarettoError as error:
             state = rejected(error)
         if not event.settled:

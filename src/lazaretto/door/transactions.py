@@ -12,6 +12,7 @@ from lazaretto.aio.posting import Enlisting
 from lazaretto.amqp import AmqpError, DecodeError, Link, Section, Sections
 from lazaretto.amqp.composites import encode_composite, parse
 from lazaretto.amqp.conditions import (
+    NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
     TRANSACTION_ROLLBACK,
     TRANSACTION_TIMEOUT,
@@ -32,6 +33,7 @@ from lazaretto.door.answers import Settlement, description_of, rejected, verb_of
 from lazaretto.door.intake import Intake
 from lazaretto.door.order import Kind, Order
 from lazaretto.errors import LazarettoError
+from lazaretto.model.entities import EntityPath, names_subscription
 from lazaretto.model.messages import Message, ReceivedMessage
 
 if TYPE_CHECKING:
@@ -91,9 +93,23 @@ class Work:
         self._sent = self._count = 0
         self._parts: list[_Part] = []
         self._over = False
+        #: The entity of the first part, with all that belongs to it.
+        self._entity: str | None = None
         #: Bytes of the messages that it sends.
         self.size = 0
         self.timer: asyncio.TimerHandle | None = None
+
+    def bind(self, path: str, *, announced: bool) -> None:
+        """Note that it does something on an entity. Raises AmqpError for a second one, unless announced."""
+        entity = _entity_of(path)
+        if self._entity is None:
+            self._entity = entity
+        if self._entity != entity and not announced:
+            raise AmqpError(
+                NOT_ALLOWED,
+                f"expected a transaction of one entity, got {self._entity!r} and {entity!r}: for several, "
+                "attach the coordinator on the session of their links (EnableCrossEntityTransactions)",
+            )
 
     def send(self, path: str, via: str | None, messages: Sequence[Message]) -> None:
         """Send messages when it commits. Raises AmqpError if it is over, or too much."""
@@ -170,6 +186,12 @@ def _size_of(messages: Sequence[Message]) -> int:
     return sum(len(one.body) for one in messages)
 
 
+def _entity_of(path: str) -> str:
+    """Return the queue or topic that a path is of."""
+    found = EntityPath.parse(path)
+    return found.key.rsplit("/", 2)[0] if names_subscription(found) else found.queue.lower()
+
+
 def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:
     """Return the state of a delivery that takes part in a transaction, encoded."""
     return encode_composite(TransactionalState(id_, outcome or Accepted()))
@@ -205,6 +227,15 @@ class Transactions:
         work = self._works.get(id_)
         if work is None:
             raise AmqpError(TRANSACTION_UNKNOWN_ID, "expected the id of an open transaction, got another")
+        return work
+
+    def enlist(self, id_: bytes, path: str) -> Work:
+        """Return an open transaction that is to do something on an entity. Raises AmqpError.
+
+        As at Service Bus, a client announces several entities by a coordinator on the session of its links.
+        """
+        work = self.find(id_)
+        work.bind(path, announced=self._peer.links.entities_beside(work.link))
         return work
 
     def take(self, id_: bytes) -> Work:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import queue
 import signal
+import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +21,8 @@ from lazaretto import Message
 
 _CHILD = Path(__file__).with_name("wait_child.py")
 _MESSAGES = 15
+#: In seconds. If only the poll handed a message over, each would take about twice as long.
+_SOON = 5.0
 _Told = queue.Queue[tuple[int, str]]
 
 
@@ -54,13 +58,17 @@ def _waiting(place: str, busy: float, processes: int) -> Iterator[tuple[list[sub
 
 
 def _hand_over(broker: lazaretto.Broker, told: _Told, taker: int) -> None:
-    """Send messages, each when one process waits; they are handed to it, which never polls."""
+    """Send messages, each when one process waits; they are handed to it, most of them without a poll."""
+    took = []
     with broker.sender("q") as sender:
         for number in range(_MESSAGES):
+            start = time.monotonic()
             sender.send(Message(b"%d" % number))
             assert told.get(timeout=PATIENCE) == (taker, str(number))
+            took.append(time.monotonic() - start)
             # Not before: it would find the next one without being woken.
             assert told.get(timeout=PATIENCE) == (taker, "waits")
+    assert statistics.median(took) < _SOON, took
     assert broker.queue("q").counts.total == 0
 
 

@@ -376,12 +376,12 @@ def test_reference_has_every_method_of_what_users_hold() -> None:
 
 
 def test_the_typed_program_uses_every_verb() -> None:
-    source = (ROOT / "tests" / "unit" / "typed_program.py").read_text("utf-8")
+    source = (ROOT / "tests" / "gates" / "typed_program.py").read_text("utf-8")
     used = set(re.findall(r"\.(\w+)", source))
     held = (lazaretto.Broker, lazaretto.Sender, lazaretto.Receiver, lazaretto.BrokerTransaction)
     verbs = {name for cls in held for name in dir(cls) if not name.startswith("_")}
     # Service hosts alone take.
-    assert not verbs - used - {"take"}, "each of these needs a line in tests/unit/typed_program.py"
+    assert not verbs - used - {"take"}, "each of these needs a line in tests/gates/typed_program.py"
 
 
 def test_reference_has_every_error_with_its_code() -> None:

@@ -1,4 +1,4 @@
-"""The types of lazaretto.aio, made of the synchronous classes by tests/unit/test_aio_stub.py."""
+"""The types of lazaretto.aio, made of the synchronous classes by tests/gates/test_aio_stub.py."""
 
 # ruff: noqa
 # fmt: off

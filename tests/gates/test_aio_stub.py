@@ -1,6 +1,6 @@
 """The types of `lazaretto.aio` are those of the synchronous classes: the stub is made of their signatures.
 
-`python -m tests.unit.test_aio_stub` writes it anew.
+`python -m tests.gates.test_aio_stub` writes it anew.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lazaretto.aio.mirrors import MIRRORED, Mirror
 
 STUB = Path(aio.__file__).with_suffix(".pyi")
 
-HEAD = '''"""The types of lazaretto.aio, made of the synchronous classes by tests/unit/test_aio_stub.py."""
+HEAD = '''"""The types of lazaretto.aio, made of the synchronous classes by tests/gates/test_aio_stub.py."""
 
 # ruff: noqa
 # fmt: off
@@ -132,7 +132,7 @@ def stub() -> str:
 
 
 def test_the_stub_is_that_of_the_synchronous_classes() -> None:
-    assert STUB.read_text("utf-8") == stub(), "run python -m tests.unit.test_aio_stub"
+    assert STUB.read_text("utf-8") == stub(), "run python -m tests.gates.test_aio_stub"
 
 
 def test_the_steps_of_a_verb_take_what_it_takes() -> None:

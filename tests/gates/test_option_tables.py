@@ -87,7 +87,7 @@ def with_tables(page: Path) -> str:
 
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_tables_are_those_of_the_classes(page: Path) -> None:
-    assert page.read_text("utf-8") == with_tables(page), "run `python -m tests.unit.test_option_tables`"
+    assert page.read_text("utf-8") == with_tables(page), "run `python -m tests.gates.test_option_tables`"
 
 
 def test_every_class_has_its_table() -> None:

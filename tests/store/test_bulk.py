@@ -20,9 +20,18 @@ from lazaretto import (
     Message,
     MessageCounts,
     NotAllowed,
+    PoisonPolicy,
     QueueOptions,
+    ReceivedMessage,
+    Receiver,
 )
+from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.messages.send import Send
+from lazaretto.engine.messages.settle import Settle, Settled, Settlement
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.policy import Outcome
+from lazaretto.store.sql.group_commit import Ticket
 from lazaretto.store.sql.statements import Statements
 
 from .actions import bodies, create, kinds, numbers, send, set_aside
@@ -136,6 +145,99 @@ class TestDeadLetters:
         assert [m.edit_of is not None for m in live] == [True, False] * 3
         assert [e.detail["edited"] for e in broker.events(kind="resubmitted")] == [True, False] * 3
         assert broker.check() == []
+
+
+def settle(how: str, receiver: Receiver, messages: list[ReceivedMessage]) -> None:
+    """Settle messages that failed, in one of the ways in which a receiver does."""
+    if how == "dead-lettered":
+        receiver.dead_letter(messages, reason="bad")
+    else:
+        receiver.abandon(messages, error=ValueError(f"{how}: it failed"))
+
+
+class TestSettling:
+    """Messages that fail together are written about together, and stand as those that fail one by one."""
+
+    @pytest.mark.parametrize("how", ["dead-lettered", "tried again", "set aside"])
+    def test_together_and_one_by_one(
+        self, broker: Broker, clock: ManualClock, statements: list[str], how: str
+    ) -> None:
+        retries = 1 if how == "tried again" else 0
+        for path in ("together", "each"):
+            broker.create_queue(path, QueueOptions(policy=PoisonPolicy(receive_retry_count=retries)))
+            send(broker, *(b"%d" % n + b"x" * (3000 * (n % 3 == 0)) for n in range(150)), path=path)
+        receivers = {path: broker.receiver(path) for path in ("together", "each")}
+        got = {path: receiver.receive(150) for path, receiver in receivers.items()}
+        statements.clear()
+        settle(how, receivers["together"], got["together"])
+        assert len(statements) < 30
+        for message in got["each"]:
+            settle(how, receivers["each"], [message])
+        assert shown(broker, "together") == shown(broker, "each")
+        events = [(e.sequence_number, e.detail) for e in broker.events(queue="together", limit=1000)]
+        assert events == [(e.sequence_number, e.detail) for e in broker.events(queue="each", limit=1000)]
+        again = {path: receiver.receive(150) for path, receiver in receivers.items()}
+        tried = [[(m.body, m.attempt) for m in messages] for messages in again.values()]
+        assert tried[0] == tried[1]
+        assert len(tried[0]) == 150 * retries
+        assert broker.check() == []
+
+    def test_one_letter_after_its_attempts(self, broker: Broker) -> None:
+        """What nobody gives an error for has that of its latest attempt, also if many are settled."""
+        create(broker)
+        send(broker, b"1", b"2", b"3")
+        receiver = broker.receiver("q")
+        for attempt in range(2):
+            *failed, other = receiver.receive(3)
+            for number, message in enumerate(failed):
+                receiver.abandon(message, error=ValueError(f"{attempt} of {number}"))
+            receiver.release(other)
+        receiver.dead_letter(receiver.receive(3), reason="bad")
+        letters = list(broker.dead_letters("q"))
+        assert [letter.error_message for letter in letters] == ["1 of 0", "1 of 1", None]
+
+    def test_what_fails_halfway_is_not_done(self, broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+        create(broker)
+        letters = set_aside(broker, b"1", b"2", reason="bad")
+        dead, store = broker.receiver("q", subqueue="dead_letter"), broker._store
+        held = dead.receive(2)
+        # A dead letter cannot be dead-lettered: the attempt before it has not failed either.
+        outcomes = (Settlement(Outcome.FAILED), Settlement(Outcome.DEAD_LETTERED))
+        bad = Settle([Settled(m, how) for m, how in zip(held, outcomes, strict=True)])
+        group = [Ticket(bad), Ticket(Send(EntityPath("q"), [prepare(Message(b"live"))]))]
+        caplog.clear()
+        with store._group.writing():
+            # As the threads of two callers whose operations share a commit.
+            store._commit(group)
+        store._write_notices()
+        assert isinstance(group[0].error, NotAllowed)
+        assert group[1].error is None
+        assert not [text for text in caplog.messages if "failed" in text]
+        assert [outcome_of(broker, number) for number in letters] == [Outcome.DEAD_LETTERED] * 2
+        dead.complete(held)
+        assert bodies(broker.receiver("q").receive(2)) == [b"live"]
+        assert broker.check() == []
+
+
+def shown(broker: Broker, path: str) -> list[Any]:
+    """Return what is shown of a queue's letters, counts and causes, but for times and ids."""
+    letters = [broker.dead_letter(path, letter.sequence_number) for letter in broker.dead_letters(path)]
+    of_letters = [
+        (
+            letter.sequence_number, letter.reason, letter.description, letter.error_type,
+            letter.error_message, letter.counters, letter.fingerprint, letter.message and letter.message.body,
+            [(a.number, a.outcome, a.error_type, a.error_message, a.stack, a.site) for a in letter.attempts],
+        )
+        for letter in letters
+    ]  # fmt: skip
+    queue = broker.queue(path)
+    causes = [(cause.template, cause.letters) for cause in broker.triage(path).causes]
+    return [of_letters, queue.counts, causes]
+
+
+def outcome_of(broker: Broker, number: int) -> Outcome:
+    """Return how the latest attempt at a dead letter ended."""
+    return broker.dead_letter("q", number).attempts[-1].outcome
 
 
 class TestQueues:

@@ -32,7 +32,7 @@ from lazaretto.model.keys import lane_of, runs_of
 from lazaretto.model.policy import Final, Outcome
 from lazaretto.model.rates import COMPLETED
 from lazaretto.store.records.claims import OPEN, SETTLED, ClaimRecord, ConsumerRecord, ShardRecord
-from lazaretto.store.records.messages import NewMessage, QueueRecord
+from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
@@ -188,11 +188,16 @@ def _settle(
         parts = by_shard.get(shard.token, [])
         completed = [key for part in parts for key in part.completed_keys()]
         others = [row for part in parts for row in part.others]
-        for row in others:
-            got, final = _settle_one(tx, queue, shard, row)
-            outcomes[got.value] = outcomes.get(got.value, 0) + 1
-            finals += final
-            sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
+        # A message of a session may take others along: each is looked at when its turn comes.
+        apart = queue.options.requires_session or not others
+        standing = None if apart else tx.rows([row.key for row in others])
+        with tx.together(len(others)):
+            for row in others:
+                now = tx.row(row.key) if standing is None else standing.pop(row.key, None)
+                got, final = _settle_one(tx, queue, shard, row, now)
+                outcomes[got.value] = outcomes.get(got.value, 0) + 1
+                finals += final
+                sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
         is_kept = claim.rows >= _LARGE and _can_keep(tx, queue, shard, completed, others)
         keeps = keeps or is_kept
         done = _complete(tx, queue, shard, completed, keeps=is_kept)
@@ -274,10 +279,9 @@ def _can_keep(
 
 
 def _settle_one(
-    tx: Transaction, queue: QueueRecord, shard: ShardRecord, staged: StagedRow
+    tx: Transaction, queue: QueueRecord, shard: ShardRecord, staged: StagedRow, row: MessageRow | None
 ) -> tuple[Outcome, bool]:
-    """Settle one message with its staged outcome; return the outcome, and whether it is final."""
-    row = tx.row(staged.key)
+    """Settle one message, which stands like this, as staged; return the outcome, and whether it is final."""
     if row is None or row.lock_token != shard.token:
         # It was blamed and removed from the claim, or removed with its session.
         return Outcome.RELEASED, False

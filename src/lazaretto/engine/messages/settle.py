@@ -242,6 +242,13 @@ def _others_held(
 def _settle_others(
     tx: Transaction, queue: QueueRecord, entries: Sequence[Settled], rows: Mapping[int, MessageRow]
 ) -> list[tuple[int, Final]]:
+    with tx.together(len(entries)):
+        return _settle_each(tx, queue, entries, rows)
+
+
+def _settle_each(
+    tx: Transaction, queue: QueueRecord, entries: Sequence[Settled], rows: Mapping[int, MessageRow]
+) -> list[tuple[int, Final]]:
     finals: list[tuple[int, Final]] = []
     together: list[tuple[MessageRow, Outcome]] = []
     if len(letters := [e.message.key for e in entries if e.settlement.outcome in _SET_ASIDE]) > 1:

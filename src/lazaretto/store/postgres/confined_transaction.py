@@ -40,7 +40,7 @@ _SETTINGS = frozenset(("update_queue", "mark_redacted", "delete_queue"))
 _INSERTED = frozenset(
     (
         "insert_messages", "insert_full_messages", "insert_attempts", "update_rows", "insert_bodies",
-        "count_letters", "count_hours", "insert_samples", "insert_events",
+        "count_letters", "count_hours", "insert_samples", "insert_events", "insert_dead_letters",
     )
 )  # fmt: skip
 
@@ -93,6 +93,11 @@ class ConfinedContext(PgContext):
         if name not in _INSERTED:
             raise Unforeseen
         super().insert(name, values, count)
+
+    def gather(self, name: str, values: Sequence[Any], key: int | None = None) -> None:
+        if key is not None:
+            self.require({queue_of(key)})
+        super().gather(name, values, key)
 
     def write_range_locks(self) -> None:
         if self.memory.ranges:
@@ -157,8 +162,9 @@ class ConfinedHistory(HistoryTables):
 
     def finish(self) -> None:
         """Write the events."""
-        for kind, events in self._left:
-            super().insert_events(kind, events)
+        with self._context.gathering():
+            for kind, events in self._left:
+                super().insert_events(kind, events)
 
 
 class ConfinedTransaction(PgTransaction):

@@ -59,13 +59,15 @@ class Nature(NamedTuple):
 class Planned:
     """A planned statement. Its answer is available after the commit, or earlier if it is read."""
 
-    __slots__ = ("_plan", "_rows", "mark", "parameters", "sent", "sql", "unaffected")
+    __slots__ = ("_plan", "_rows", "about", "mark", "parameters", "sent", "sql", "unaffected")
 
     def __init__(self, plan: Plan, sql: str, parameters: Sequence[Any]) -> None:
         self._plan = plan
         self.sql = sql
         self.parameters = parameters
         self.sent: Sent | None = None
+        #: The messages that all its rows are about, if its text does not tell.
+        self.about: frozenset[int] | None = None
         #: What tells whether a second reading gives the same, if it was read.
         self.mark: str | None = None
         #: Whether it gives the same whatever the commit itself has written.
@@ -82,12 +84,19 @@ class Planned:
 
     def keys(self) -> set[int]:
         """Return the keys of the messages in its parameters."""
+        if self.about is not None:
+            return set(self.about)
         found: set[int] = set()
         for place in self.nature.keys:
             value = self.parameters[place]
             if not isinstance(value, str):
                 found.update(value if isinstance(value, list) else (value,))
         return found
+
+    @property
+    def keyed(self) -> bool:
+        """Whether it touches rows of these messages only."""
+        return self.about is not None or self.nature.keyed
 
     def queues(self) -> set[int]:
         """Return the queues, or lanes, in its parameters."""
@@ -137,7 +146,7 @@ class _Writes:
     def add(self, planned: Planned) -> None:
         """Add what a statement writes."""
         nature = planned.nature
-        if nature.keyed:
+        if planned.keyed:
             keys = set(map(main_key, planned.keys()))
             for table in nature.written:
                 self._keys.setdefault(table, set()).update(keys)

@@ -658,14 +658,6 @@ SELECT 1 / (cardinality(:queues::bigint[]) = (
            WHERE mark = [mark_of_topic])
        )::int
 
--- name: select_last_errors
--- The latest attempt of each of several messages that had an error.
--- Differs because only plans look ahead: elsewhere each is asked for in turn.
-SELECT wanted.key, latest.*
-FROM unnest(:keys::bigint[]) AS wanted (key) CROSS JOIN LATERAL (
-    SELECT error_type, error_message, stack, site FROM lazaretto_attempts
-    WHERE key = wanted.key AND error_type IS NOT NULL ORDER BY number DESC, [rowid] DESC LIMIT 1) AS latest
-
 -- == events and audit ==
 
 -- name: copy_events

@@ -15,9 +15,9 @@ from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.plan import Plan, Planned, Unforeseen, guard, reading
 from lazaretto.store.postgres.queue_locks import CommitLocks
 from lazaretto.store.postgres.settings import Settings
-from lazaretto.store.sql.commit_context import Identity, Tally
+from lazaretto.store.sql.commit_context import CommitContext, Identity, Tally
 from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.statements import Dialect, Statement
+from lazaretto.store.sql.statements import Dialect, Gathered, Statement
 
 #: Whoever writes events holds the end of this: followers must miss none. No queue has its number.
 LOG = 0
@@ -173,6 +173,20 @@ class WholeContext(PgContext):
         except Unforeseen:
             # It is gone.
             return (queue_id,)
+
+    def insert(self, name: str, values: list[Any], count: int) -> None:
+        if name == "insert_events":
+            # COPY cannot be sent together with other statements.
+            CommitContext.insert(self, name, values, count)
+        else:
+            super().insert(name, values, count)
+
+    def _write_gathered(self, gathered: Gathered) -> None:
+        keys = frozenset(key for _, key in gathered.keys if key is not None)
+        before = len(self.plan.statements)
+        super()._write_gathered(gathered)
+        for planned in self.plan.statements[before:]:
+            planned.about = keys
 
     def committed(self) -> None:
         """Remember the answers."""

@@ -34,7 +34,7 @@ from lazaretto.store.records.messages import (
 )
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
-from lazaretto.store.sql.history_tables import HistoryTables
+from lazaretto.store.sql.history_tables import HistoryTables, error_of
 from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
@@ -102,27 +102,25 @@ class WholeHistory(HistoryTables):
         self._whole = context
         #: The errors of attempts that this commit adds, None for those without.
         self.errors: dict[int, ErrorRecord | None] = {}
-        #: The latest errors of messages that were looked at ahead.
-        self._latest: dict[int, ErrorRecord | None] = {}
 
     def begin(self) -> None:
         """Start on a new commit."""
         self.errors, self._latest = {}, {}
 
     def look_ahead(self, keys: Sequence[int]) -> None:
-        """Read the latest errors of several messages."""
         # What this commit writes cannot be read.
-        if wanted := [key for key in keys if key not in self._latest and key not in self.errors]:
-            rows = self._whole.run("select_last_errors", {"keys": wanted})
-            found: dict[int, ErrorRecord | None] = {key: ErrorRecord(*error) for key, *error in rows}
-            self._latest.update({key: found.get(key) for key in wanted})
+        super().look_ahead([key for key in keys if key not in self.errors])
+
+    def forget_ahead(self) -> None:
+        # It can be read no more, once the commit has written something.
+        pass
 
     def insert_attempts(self, attempts: Sequence[tuple[int, AttemptRecord]]) -> None:
         super().insert_attempts(attempts)
         for key, attempt in attempts:
             error = self.errors.get(key)
             if attempt.error_type is not None:
-                error = ErrorRecord(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
+                error = error_of(attempt)
             self.errors[key] = error
 
     def last_error(self, key: int) -> ErrorRecord | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,19 @@ _LETTERS = LetterQuery("select_dead_letters", "select_dead_letters_alike", "sele
 _KEYS = LetterQuery("select_letter_keys", "select_letter_keys_alike", "select_letter_keys_named")
 
 
+#: What is stored of a dead letter, in its order.
+_LETTER = operator.attrgetter(
+    "key", "message_id", "reason", "description", "error_type", "error_message", "dead_lettered", "enqueued",
+    "generation", "counters", "resubmitted_from", "subqueue",
+)  # fmt: skip
+
+
+def error_of(attempt: AttemptRecord) -> ErrorRecord:
+    """Return the error of an attempt that had one."""
+    assert attempt.error_type is not None
+    return ErrorRecord(attempt.error_type, attempt.error_message, attempt.stack, attempt.site)
+
+
 class HistoryTables(Part):
     """Operations on attempts, dead letters, events and audit within one commit."""
 
@@ -44,13 +58,18 @@ class HistoryTables(Part):
         super().__init__(context)
         self._causes = causes
         self._rates = RateTables(context)
+        #: The latest errors of messages that were looked at ahead.
+        self._latest: dict[int, ErrorRecord | None] = {}
 
     # -- attempts and dead letters --------------------------------------------------------------
 
     def insert_attempts(self, attempts: Sequence[tuple[int, AttemptRecord]]) -> None:
         """Add to the histories of messages, each given by its key."""
-        values = [value for key, attempt in attempts for value in (key, *msgspec.structs.astuple(attempt))]
-        self._context.insert("insert_attempts", values, len(attempts))
+        rows = [(key, (key, *msgspec.structs.astuple(attempt))) for key, attempt in attempts]
+        self._context.gather_all("insert_attempts", rows)
+        for key, attempt in attempts:
+            if key in self._latest and attempt.error_type is not None:
+                self._latest[key] = error_of(attempt)
 
     def trim_attempts(self, key: int, number: int) -> None:
         """Delete a message's attempts up to a number."""
@@ -72,16 +91,28 @@ class HistoryTables(Part):
         """Delete the history of messages."""
         self._context.run("delete_attempts", (self._context.ids(keys),))
 
+    def look_ahead(self, keys: Sequence[int]) -> None:
+        """Read the latest errors of several messages, up to `forget_ahead`."""
+        if wanted := [key for key in keys if key not in self._latest]:
+            rows = self._context.run("select_last_errors", {"keys": self._context.ids(wanted)})
+            found: dict[int, ErrorRecord | None] = {key: ErrorRecord(*error) for key, *error in rows}
+            self._latest.update({key: found.get(key) for key in wanted})
+
+    def forget_ahead(self) -> None:
+        """Forget what was looked at ahead."""
+        self._latest = {}
+
     def last_error(self, key: int) -> ErrorRecord | None:
         """Return a message's latest error."""
+        if key in self._latest:
+            return self._latest[key]
         row = self._context.run("select_last_error", (key,)).fetchone()
         return ErrorRecord(*row) if row else None
 
     def insert_dead_letter(self, record: DeadLetterRecord, print_: Fingerprint) -> None:
         """Record why a message was dead-lettered, and count it by its fingerprint."""
         number = self._causes.count_letter((record.key >> SEQUENCE_BITS) | record.subqueue, print_)
-        values = {**msgspec.structs.asdict(record), "fingerprint": number, "now": record.dead_lettered}
-        self._context.run("insert_dead_letter", values)
+        self._context.gather("insert_dead_letters", (*_LETTER(record), number), record.key)
         self._rates.count(queue_of(record.key), DEAD)
 
     def dead_letter(self, key: int) -> DeadLetterRecord | None:
@@ -162,10 +193,9 @@ class HistoryTables(Part):
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
         """Add to the event log."""
-        values: list[Any] = []
-        for event in events:
-            values += (self._context.now, kind, event.queue, event.sequence_number, event.detail)
-        self._context.insert("insert_events", values, len(events))
+        now = self._context.now
+        rows = [(None, (now, kind, one.queue, one.sequence_number, one.detail)) for one in events]
+        self._context.gather_all("insert_events", rows)
         self._context.wake(0)
 
     def events(self, after: int, limit: int, *, kind: str | None, queue: str | None) -> list[EventRecord]:

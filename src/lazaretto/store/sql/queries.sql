@@ -1020,6 +1020,14 @@ WHERE key [among keys] AND worker IS NOT NULL ORDER BY key, number, [rowid]
 SELECT error_type, error_message, stack, site FROM lazaretto_attempts
 WHERE key = :key AND error_type IS NOT NULL ORDER BY number DESC, [rowid] DESC LIMIT 1
 
+-- name: select_last_errors
+-- The latest attempt of each of several messages that had an error.
+SELECT key, error_type, error_message, stack, site FROM lazaretto_attempts AS a
+WHERE key [among keys] AND error_type IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM lazaretto_attempts AS later
+    WHERE later.key = a.key AND later.error_type IS NOT NULL
+        AND (later.number > a.number OR later.number = a.number AND later.[rowid] > a.[rowid]))
+
 -- name: trim_attempts
 -- The oldest part of a history that is too long.
 DELETE FROM lazaretto_attempts WHERE key = :key AND number <= :number
@@ -1032,13 +1040,13 @@ UPDATE lazaretto_attempts SET key = :new_key WHERE key = :key
 -- The history of messages that completed.
 DELETE FROM lazaretto_attempts WHERE key [among keys]
 
--- name: insert_dead_letter
--- Why a message was set aside.
+-- name: insert_dead_letters
+-- Why messages were set aside.
 INSERT INTO lazaretto_dead_letters
     (key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, generation,
      counters, resubmitted_from, subqueue, fingerprint)
-VALUES (:key, :message_id, :reason, :description, :error_type, :error_message, :now, :enqueued, :generation,
-        :counters, :resubmitted_from, :subqueue, :fingerprint)
+VALUES [rows] (:key, :message_id, :reason, :description, :error_type, :error_message, :now, :enqueued, :generation,
+               :counters, :resubmitted_from, :subqueue, :fingerprint)
 ON CONFLICT (key) DO UPDATE SET message_id = excluded.message_id, reason = excluded.reason, description =
     excluded.description, error_type = excluded.error_type, error_message = excluded.error_message,
     dead_lettered = excluded.dead_lettered, enqueued = excluded.enqueued, generation = excluded.generation,

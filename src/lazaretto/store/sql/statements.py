@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lazaretto.store.sql.query_files import Query, with_rows
@@ -12,6 +13,8 @@ from lazaretto.store.sql.rows import Cursor
 
 #: Rows of one INSERT: more gains nothing.
 _MOST_ROWS = 100
+#: Gathered rows are written by a multiple of so many, and then the rest.
+_EVEN = 8
 
 #: Writes the parameters of a text as a database wants them; returns with it the names of the values in order.
 Place = Callable[[str], tuple[str, Sequence[str]]]
@@ -93,6 +96,14 @@ class Dialect:
         return self.statements[name].sql
 
 
+class Gathered:
+    """Rows that wait for more of their query, and the messages that they are about."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, list[Sequence[Any]]] = {}
+        self.keys: set[tuple[str, int | None]] = set()
+
+
 class Statements:
     """Runs a dialect's queries on a connection."""
 
@@ -101,12 +112,16 @@ class Statements:
         self._statements = dialect.statements
         self._row_statements = dialect.row_statements
         self.ids = dialect.ids
+        #: Rows of queries that wait for more of them, while they are gathered.
+        self._gathered: Gathered | None = None
 
     def run(self, name: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> Cursor:
         """Run a query with its values by name, or in the order in which its text first has them.
 
         Only a query that has each parameter once may be given its values in order.
         """
+        if self._gathered is not None:
+            self._write_gathered(self._gathered)
         statement = self._statements[name]
         if statement.locks_first:
             self.write_range_locks()
@@ -116,10 +131,71 @@ class Statements:
 
     def insert(self, name: str, values: list[Any], count: int) -> None:
         """Run a query for `count` rows; `values` holds all their values, row by row."""
+        if self._gathered is not None:
+            self._write_gathered(self._gathered)
         statement = self._row_statements[name]
         if statement.locks_first:
             self.write_range_locks()
         statement.run(self._execute, values, count)
+
+    @contextlib.contextmanager
+    def gathering(self) -> Iterator[None]:
+        """Let the rows of `gather` wait for more of their query within a block, up to any other statement."""
+        if self._gathered is not None:
+            yield
+            return
+        self._gathered = Gathered()
+        try:
+            yield
+        finally:
+            # Also if the block fails: what it has done must be seen, so that all of it is undone.
+            try:
+                self._write_gathered(self._gathered)
+            finally:
+                self._gathered = None
+
+    def gather_all(self, name: str, rows: Sequence[tuple[int | None, Sequence[Any]]]) -> None:
+        """Run a query for rows, each given with the message that it is about, if it is about one."""
+        if self._gathered is None and len(rows) > 1:
+            with self.gathering():
+                self.gather_all(name, rows)
+            return
+        for key, values in rows:
+            self.gather(name, values, key)
+
+    def gather(self, name: str, values: Sequence[Any], key: int | None = None) -> None:
+        """Run a query for one row, or for several at once while they are gathered.
+
+        Rows of other queries may overtake it then. `key`: of the message that the row is about; of each, a
+        statement has one row.
+        """
+        gathered = self._gathered
+        if gathered is None:
+            self.insert(name, list(values), 1)
+            return
+        if (name, key) in gathered.keys:
+            self._write_gathered(gathered)
+        if key is not None:
+            gathered.keys.add((name, key))
+        gathered.rows.setdefault(name, []).append(values)
+
+    def _write_gathered(self, gathered: Gathered) -> None:
+        """Write the rows that wait."""
+        if not gathered.rows:
+            return
+        # What writes them must find none.
+        rows, gathered.rows, gathered.keys = gathered.rows, {}, set()
+        for name, some in rows.items():
+            # In few different lengths, because a database parses each text once.
+            even = len(some) - len(some) % _EVEN
+            for part in (some[:even], some[even:]):
+                if part:
+                    self.insert(name, [value for values in part for value in values], len(part))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether rows are gathered."""
+        return self._gathered is not None
 
     def write_range_locks(self) -> None:
         """Write the locks on ranges into their messages, where there are such locks."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import operator
 import os
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import in_main, lower_bound, queue_of, upper_bound
+from lazaretto.model.keys import in_main, lower_bound, main_key, queue_of, upper_bound
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
 from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import (
@@ -71,6 +72,8 @@ class Transaction:
     """
 
     plans = False
+    #: For how many messages it pays to write together: in a file, a text for some costs as much as each.
+    gathers_from = 64
 
     def __init__(self, context: CommitContext, new_message_id: Callable[[], str]) -> None:
         self.context = context
@@ -392,18 +395,34 @@ class Transaction:
         (body,) = self.context.run("select_body", (key,)).fetchone()
         return bytes(body)
 
+    @contextlib.contextmanager
+    def together(self, messages: int) -> Iterator[None]:
+        """Let writes about so many messages wait for their like within a block, until anything is read."""
+        if messages < self.gathers_from:
+            yield
+            return
+        with self.context.gathering():
+            try:
+                yield
+            finally:
+                self.history.forget_ahead()
+
     def look_ahead(self, keys: Sequence[int]) -> None:
-        """Do nothing: an answer is there as soon as it is asked for."""
+        """Read what will be asked about each of several messages, while writes wait for each other."""
+        if self.context.gathers:
+            self.history.look_ahead(list(map(main_key, keys)))
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         """Store a message's new state, unlocked, under another key if one is given."""
-        values = msgspec.structs.asdict(row)
-        values["new_key"] = row.key if new_key is None else new_key
+        new_key = row.key if new_key is None else new_key
         self.queues.count_bytes([row.key], -1)
-        self.dialogs.note_streams(queue_of(values["new_key"]), (row.session_id,))
-        self.context.run("update_row", values)
-        self.queues.count_bytes([values["new_key"]], 1)
-        self._note_standing(values["new_key"], row)
+        self.dialogs.note_streams(queue_of(new_key), (row.session_id,))
+        if self.context.gathers:
+            self.context.gather("update_rows", (row.key, new_key, *_standing(row)), main_key(row.key))
+        else:
+            self.context.run("update_row", {**msgspec.structs.asdict(row), "new_key": new_key})
+        self.queues.count_bytes([new_key], 1)
+        self._note_standing(new_key, row)
 
     def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
         """Store the new states of several messages, unlocked, each under the given key."""

@@ -18,7 +18,7 @@ MOST = {
     "left": 124,
     "known": 122,
     "wanted": 115,
-    "held": 106,
+    "held": 107,
     "done": 94,
     "told": 94,
 }

@@ -95,8 +95,8 @@ class HistoryTables(Part):
         """Read the latest errors of several messages, up to `forget_ahead`."""
         if wanted := [key for key in keys if key not in self._latest]:
             rows = self._context.run("select_last_errors", {"keys": self._context.ids(wanted)})
-            found: dict[int, ErrorRecord | None] = {key: ErrorRecord(*error) for key, *error in rows}
-            self._latest.update({key: found.get(key) for key in wanted})
+            errors: dict[int, ErrorRecord | None] = {key: ErrorRecord(*error) for key, *error in rows}
+            self._latest.update({key: errors.get(key) for key in wanted})
 
     def forget_ahead(self) -> None:
         """Forget what was looked at ahead."""

@@ -105,17 +105,16 @@ class Ways:
             if each.forward_to is not None:
                 yield each.forward_to
 
-    def _reaches(self, start: str, wanted: set[str]) -> bool:
-        seen: set[str] = set()
+    def _passed(self, start: str) -> set[str]:
+        """Return all that a message for an entity may pass through."""
+        passed: set[str] = set()
         left = [start]
         while left:
             path = left.pop()
-            if path in wanted:
-                return True
-            if path not in seen:
-                seen.add(path)
-                left += [p for p in self._ends(path) if p != path]
-        return False
+            if path not in passed:
+                passed.add(path)
+                left += self._ends(path)
+        return passed
 
     def create(
         self,
@@ -130,16 +129,22 @@ class Ways:
             raise Refused("EntityExists")
         if "/subscriptions/" in path:
             self._require(path.partition("/")[0])
-        self._check(path, forward_to, forward_dead)
+        self._check(path, forward_to, forward_dead, unique=unique)
         self.entities[path] = Entity(path, forward_to, forward_dead, topic=topic, unique=unique)
 
-    def _check(self, path: str, forward_to: str | None, forward_dead: str | None) -> None:
+    def _check(self, path: str, forward_to: str | None, forward_dead: str | None, *, unique: bool) -> None:
         for destination in (forward_to, forward_dead):
             if destination is not None and destination not in self.entities and destination != path:
                 raise Refused("EntityNotFound")
         own = {path, path.partition("/subscriptions/")[0]}
-        if forward_dead == path or (forward_to is not None and self._reaches(forward_to, own)):
-            raise Refused("InvalidOption")
+        behind = set[str]() if forward_to is None else self._passed(forward_to)
+        if not behind & own:
+            return
+        # A circle ends by its hops, unless its messages would be dropped as duplicates of themselves.
+        for key in behind | own:
+            detects = self.entities[key].unique if key in self.entities else unique
+            if detects and (key in own or self._passed(key) & own):
+                raise Refused("InvalidOption")
 
     def delete(self, path: str) -> None:
         self._require(path)
@@ -148,7 +153,7 @@ class Ways:
 
     def update(self, path: str, forward_to: str | None, forward_dead: str | None) -> None:
         entity = self._require(path)
-        self._check(path, forward_to, forward_dead)
+        self._check(path, forward_to, forward_dead, unique=entity.unique)
         entity.forward_to, entity.forward_dead = forward_to, forward_dead
 
     def set_status(self, path: str, status: str) -> None:

@@ -213,12 +213,15 @@
   document.addEventListener("submit", async (event) => {
     const form = event.target;
     if (form.method !== "post") return;
+    // It comes again with the button that was pressed, once the server has answered.
+    if (form.dataset.sent === "next") { form.dataset.sent = "yes"; return; }
     event.preventDefault();
     if (form.dataset.sent) return;
     form.dataset.sent = "yes";
     try {
       await fetch($("link[rel=icon]").href, { cache: "no-store" });
-      form.submit();
-    } catch { delete form.dataset.sent; say("lost"); }
+    } catch { delete form.dataset.sent; say("lost"); return; }
+    form.dataset.sent = "next";
+    form.requestSubmit(event.submitter);
   });
 })();

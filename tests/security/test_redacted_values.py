@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -162,6 +162,47 @@ class TestMoves:
         for verb in ("canary_repair", "apply_repair"):
             assert run(operator, verb, name="r").status_code == 403
         assert ways.dead_letters("q", DeadLetterFilter(sequence_numbers=(1,)))
+
+    @pytest.mark.parametrize("verdict", ["reject", "move"])
+    def test_by_a_verdict_on_what_halted_a_queue(self, ways: Broker, served: Served, verdict: str) -> None:
+        halting = PoisonPolicy(receive_retry_count=0, max_retry_cycles=0, on_poison="fault")
+        ways.create_queue(
+            "halts",
+            QueueOptions(
+                policy=halting, forward_dead_lettered_messages_to="open" if verdict == "move" else None
+            ),
+        )
+        ways.run(c.SetRedaction(queue="halts", field="body.name", form="mask"))
+        ways.sender("halts").send(Message(b'{"name": "Quax"}', dead_letter_queue="open"))
+        with ways.receiver("halts") as receiver:
+            (message,) = receiver.receive()
+            receiver.abandon(message)
+        assert ways.queue("halts").halted_by is not None
+        operator = served.client("operator")
+        refused = run(operator, "resume_queue", path="halts", verdict=verdict)
+        assert (refused.status_code, refused.json()["code"]) == (403, "not_permitted"), refused.text
+        assert ways.peek("open") == [] and ways.queue("halts").halted_by is not None
+        assert run(operator, "resume_queue", path="halts", verdict="retry").is_success
+
+    def test_by_a_verdict_on_a_held_session(self, ways: Broker, served: Served) -> None:
+        """Rejected to its sender's queue, or sent back to a queue that forwards by now."""
+        modes: dict[str, Literal["block", "park"]] = {"blocks": "block", "parks": "park"}
+        for path, mode in modes.items():
+            ways.create_queue(path, QueueOptions(policy=ONCE, requires_session=True, on_poison_session=mode))
+            ways.run(c.SetRedaction(queue=path, field="body.name", form="mask"))
+            body = b'{"name": "Quax"}'
+            ways.sender(path).send(Message(body, session_id="s", dead_letter_queue="open"))
+            with ways.receiver(path, session="s") as receiver:
+                (message,) = receiver.receive()
+                receiver.abandon(message)
+        ways.update_queue("parks", forward_to="via2")
+        operator = served.client("operator")
+        for path, verdict in (("blocks", "reject"), ("parks", "retry")):
+            refused = run(operator, "resume_session", path=path, session="s", verdict=verdict)
+            assert (refused.status_code, refused.json()["code"]) == (403, "not_permitted"), refused.text
+        assert run(operator, "resume_session", path="blocks", session="s", verdict="move").is_success
+        assert run(operator, "resume_session", path="parks", session="s", verdict="skip").is_success
+        assert ways.peek("open") == []
 
     @pytest.mark.stores("sqlite")
     def test_to_where_its_mover_receives(self, ways: Broker, served: Served) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from lazaretto.engine.entities.queues import describe, refuse_topic, require_queue
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note
-from lazaretto.engine.outcome.dispositions import CulpritRecord, culprit_decoder, dispose
+from lazaretto.engine.outcome.dispositions import CulpritRecord, culprit_decoder, destination_of, dispose
 from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import start_forwarding
 from lazaretto.errors import (
@@ -25,7 +25,7 @@ from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, QueueStatus, Subqueue
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.policy import DISPOSITIONS, RETRY
-from lazaretto.store.records.messages import LOCKED, QueueRecord
+from lazaretto.store.records.messages import LOCKED, MessageRow, QueueRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
@@ -175,11 +175,24 @@ class ResumeQueue(Operation[QueueDescription]):
         tx.wake(lower_bound(record.queue_id, self.path.subqueue))
         return describe(tx, tx.queues.by_id(record.queue_id) or record)
 
+    def destination(self, tx: Transaction) -> str | None:
+        """Return the path that the verdict sends the message to; None: it goes nowhere."""
+        record = require_queue(tx, self.path)
+        dead = self.path.subqueue is Subqueue.DEAD_LETTER
+        halted_by = record.dead_letter_halted_by if dead else record.halted_by
+        if halted_by is None or self.verdict is None:
+            return None
+        row = self._row(tx, record, culprit_decoder.decode(halted_by))
+        return None if row is None else destination_of(tx, record, row, self.verdict)
+
+    def _row(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> MessageRow | None:
+        return tx.row(lower_bound(record.queue_id, self.path.subqueue) + culprit.sequence_number)
+
     def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
         dead = self.path.subqueue is Subqueue.DEAD_LETTER
         if dead and self.verdict == "move":
             raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
-        row = tx.row(lower_bound(record.queue_id, self.path.subqueue) + culprit.sequence_number)
+        row = self._row(tx, record, culprit)
         # The culprit may be gone, because it expired.
         if row is None or row.state == LOCKED:
             return

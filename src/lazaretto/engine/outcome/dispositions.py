@@ -24,7 +24,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import in_main, main_key, sequence_of
-from lazaretto.model.policy import Counters, Disposition, Final, Outcome
+from lazaretto.model.policy import DISPOSITIONS, Counters, Disposition, Final, Outcome
 from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import (
     FRESH,
@@ -171,7 +171,7 @@ def _drop(
     tx.queues.count_discarded(queue.queue_id, dropped=1)
     error_type = failure.type if failure else None
     note(tx, "dropped", queue, sequence_of(row.key), reason=verdict.reason, error_type=error_type)
-    if row.expires is not None and row.expires <= tx.now:
+    if _is_expired(tx, row):
         target, why = _sender_queue(tx, queue, row)
         if target is not None:
             expired = Final(verdict.disposition, EXPIRED_REASON, EXPIRED_TEXT)
@@ -226,6 +226,27 @@ def _sender_queue(
         if why is not None:
             target = tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)
     return (None if target is None or target.queue_id == queue.queue_id else target), why
+
+
+def destination_of(tx: Transaction, queue: QueueRecord, row: MessageRow, verdict: str) -> str | None:
+    """Return the path that a verdict sends a message to; None: it stays in its queue, or is deleted.
+
+    Forwarding of that path is not looked through.
+    """
+    disposition = DISPOSITIONS.get(verdict)
+    target: QueueRecord | None = None
+    if disposition is Disposition.REJECT or (disposition is Disposition.DROP and _is_expired(tx, row)):
+        target, _ = _sender_queue(tx, queue, row)
+        if target is None and not in_main(row.key):
+            target = tx.queues.by_path(SYSTEM_DEAD_LETTER_QUEUE)
+    if target is not None:
+        return target.path
+    becomes_letter = disposition in (Disposition.MOVE, Disposition.REJECT) and in_main(row.key)
+    return queue.options.forward_dead_lettered_messages_to if becomes_letter else None
+
+
+def _is_expired(tx: Transaction, row: MessageRow) -> bool:
+    return row.expires is not None and row.expires <= tx.now
 
 
 def keeps_rejected(target: QueueRecord) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
-from lazaretto.engine.outcome.dispositions import dispose
+from lazaretto.engine.outcome.dispositions import destination_of, dispose
 from lazaretto.engine.outcome.resubmit import Resubmit
 from lazaretto.engine.outcome.session_holds import held_decoder, release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
@@ -70,6 +70,19 @@ class ResumeSession(Operation[None]):
     session_id: str
     verdict: str
     actor: str
+
+    def destination(self, tx: Transaction) -> str | None:
+        """Return the path that the verdict sends the message to; None: it goes nowhere."""
+        queue = require_queue(tx, self.path)
+        record = tx.sessions.find(queue.queue_id, self.session_id)
+        if record is None or record.held_by is None:
+            return None
+        hold = held_decoder.decode(record.held_by)
+        if hold.mode is PoisonSession.PARK:
+            # A retry sends it back to where it failed.
+            return queue.path if self.verdict == "retry" else None
+        row = tx.row(lower_bound(queue.queue_id) + hold.sequence_number)
+        return None if row is None else destination_of(tx, queue, row, self.verdict)
 
     def run(self, tx: Transaction) -> None:
         queue = require_queue(tx, self.path)

@@ -100,6 +100,19 @@ class Ending:
             self._waiting.discard(task)
 
 
+async def _end(task: asyncio.Future[Any]) -> None:
+    """Cancel a task and wait until it has ended, also if the waiting one is cancelled meanwhile."""
+    task.cancel()
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+
+
 @dataclasses.dataclass(slots=True)
 class Call:
     """One request: the broker, who asks, and the request itself.
@@ -175,8 +188,7 @@ class Call:
                             checked = time.monotonic()
                     part = coming.result()
                 finally:
-                    coming.cancel()
-                    await asyncio.wait({coming})
+                    await _end(coming)
                 if part is None:
                     return
                 yield part

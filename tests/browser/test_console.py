@@ -39,7 +39,14 @@ ADDRESSES = [
     "/queues",
     "/queue?queue=ledger",
     "/queue?queue=orders",
-    "/queue/settings?queue=orders&lock_duration=90",
+    "/do/update_queue?path=orders&lock_duration=90",
+    "/do/create_queue?path=new&policy.receive_retry_count=many",
+    "/do/create_subscription?topic=sales",
+    "/do/send_message?path=orders",
+    "/do/delete_queue?path=orders",
+    "/do/move_dead_letters?path=orders&sequence_numbers=1",
+    "/sessions?queue=bank-messages",
+    "/set-aside?queue=orders",
     "/activity",
     "/activity?lens=events",
     "/activity?repair=repair-1",
@@ -385,7 +392,7 @@ def test_an_edit_shows_its_difference_and_becomes_a_repair(open_page: OpenPage) 
 
 def test_settings_show_the_difference_before_they_are_saved(open_page: OpenPage, store: Path) -> None:
     page = open_page()
-    page.goto("/queue/settings?queue=billing")
+    page.goto("/do/update_queue?path=billing")
     page.get_by_label("lock duration", exact=True).fill("90")
     page.get_by_role("button", name="Show what would change").click()
     expect(page.locator(".review")).to_contain_text("90")

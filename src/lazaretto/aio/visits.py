@@ -21,6 +21,7 @@ from lazaretto.engine.access import (
 )
 from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.entities.status import ResumeQueue
+from lazaretto.engine.messages.sessions import stored_session_state
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.redaction import find_rules, redaction_key
@@ -85,6 +86,14 @@ class Visits:
             self._store.read, lambda tx: workers_of(tx, parsed, numbers)
         )
         return found
+
+    async def session_state(self, path: str, session_id: str) -> bytes | None:
+        """Return a session's state, whoever holds the session."""
+        parsed = EntityPath.parse(path)
+        state: bytes | None = await self._driver.call(
+            self._store.read, lambda tx: stored_session_state(tx, parsed, session_id)
+        )
+        return state
 
     async def places_behind(self, path: str) -> set[str]:
         """Return the paths of all entities that a message can come to that is sent to one, and its own."""

@@ -28,6 +28,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     shown_once: ClassVar[bool] = False
     #: Whether it looks through many letters before it changes something.
     searches: ClassVar[bool] = False
+    #: Whether nothing takes it back.
+    final: ClassVar[bool] = False
+    #: The class of the options that a field `options` or `changes` has parts of.
+    options_class: ClassVar[type[Any] | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -37,6 +37,7 @@ from lazaretto.commands.entity_commands import (
     DeleteQueue,
     DeleteSubscription,
     DeleteTopic,
+    FreeSession,
     RemoveRule,
     ResumeQueue,
     ResumeSession,
@@ -59,15 +60,18 @@ from lazaretto.commands.letter_commands import (
     PauseRepair,
     PlanRepair,
     Purge,
+    PurgeCause,
     RecountCauses,
     Republish,
     Restore,
+    RestorePurged,
     Resubmit,
     ResumeRepair,
     SplitCause,
     UndoRepair,
     UnmergeCauses,
 )
+from lazaretto.commands.message_commands import DeleteMessages, SendMessage
 from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
 from lazaretto.dialogs import Dialogs
 from lazaretto.engine.entities.versions import IfVersion
@@ -96,7 +100,7 @@ _ALL: Final[Sequence[type[Command]]] = (
     CanaryRepair, ApplyRepair, PauseRepair, ResumeRepair, CancelRepair, UndoRepair, PaceRepair, GrantRole,
     WithdrawRole, RemovePerson, EndSessions, CreateToken, RevokeToken, CreateLink, SetFourEyes, SetRedaction,
     RemoveRedaction, RevokeClaim, EndConversation, CleanUpConversation, ResumeConversation,
-    ApplyDefinitions, DropDefinition,
+    ApplyDefinitions, DropDefinition, PurgeCause, RestorePurged, SendMessage, DeleteMessages, FreeSession,
 )  # fmt: skip
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from lazaretto.commands.command import Administering, OfPath, Options
+from lazaretto.engine.messages import sessions
 from lazaretto.filters.records import rule_from
-from lazaretto.model.entities import FORWARDS, QueueOptions, TopicOptions
+from lazaretto.model.checks import text
+from lazaretto.model.entities import FORWARDS, EntityPath, QueueOptions, TopicOptions
 from lazaretto.model.entity_changes import parts_of
+from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.permissions import Permission
 from lazaretto.records.options import options_from
 
@@ -30,6 +33,7 @@ class Setting(Administering, frozen=True, kw_only=True):
 class CreateQueue(Setting, frozen=True, kw_only=True):
     """Create a queue."""
 
+    options_class: ClassVar[type[Any] | None] = QueueOptions
     path: str
     options: Options = msgspec.field(default_factory=dict)
     exist_ok: bool = False
@@ -61,6 +65,7 @@ class CreateQueues(Setting, frozen=True, kw_only=True):
 class UpdateQueue(Setting, frozen=True, kw_only=True):
     """Change some of a queue's options; of a policy, only the options that are given."""
 
+    options_class: ClassVar[type[Any] | None] = QueueOptions
     path: str
     changes: Options
 
@@ -72,6 +77,7 @@ class UpdateQueue(Setting, frozen=True, kw_only=True):
 class DeleteQueue(Administering, frozen=True, kw_only=True):
     """Delete a queue with all its messages and dead letters."""
 
+    final: ClassVar[bool] = True
     path: str
 
     def apply(self, broker: Broker, actor: str) -> None:
@@ -81,6 +87,7 @@ class DeleteQueue(Administering, frozen=True, kw_only=True):
 class CreateTopic(Setting, frozen=True, kw_only=True):
     """Create a topic."""
 
+    options_class: ClassVar[type[Any] | None] = TopicOptions
     path: str
     options: Options = msgspec.field(default_factory=dict)
     exist_ok: bool = False
@@ -93,6 +100,7 @@ class CreateTopic(Setting, frozen=True, kw_only=True):
 class UpdateTopic(Setting, frozen=True, kw_only=True):
     """Change some of a topic's options."""
 
+    options_class: ClassVar[type[Any] | None] = TopicOptions
     path: str
     changes: Options
 
@@ -104,6 +112,7 @@ class UpdateTopic(Setting, frozen=True, kw_only=True):
 class DeleteTopic(Administering, frozen=True, kw_only=True):
     """Delete a topic with its subscriptions and all their messages."""
 
+    final: ClassVar[bool] = True
     path: str
 
     def apply(self, broker: Broker, actor: str) -> None:
@@ -120,6 +129,7 @@ class OfSubscription(Setting, frozen=True, kw_only=True):
 class CreateSubscription(OfSubscription, frozen=True, kw_only=True):
     """Create a subscription, with rules or one that takes every message."""
 
+    options_class: ClassVar[type[Any] | None] = QueueOptions
     options: Options = msgspec.field(default_factory=dict)
     rules: list[Options] | None = None
     exist_ok: bool = False
@@ -135,6 +145,7 @@ class CreateSubscription(OfSubscription, frozen=True, kw_only=True):
 class UpdateSubscription(OfSubscription, frozen=True, kw_only=True):
     """Change some of a subscription's options."""
 
+    options_class: ClassVar[type[Any] | None] = QueueOptions
     changes: Options
 
     def apply(self, broker: Broker, actor: str) -> None:
@@ -144,6 +155,8 @@ class UpdateSubscription(OfSubscription, frozen=True, kw_only=True):
 
 class DeleteSubscription(OfSubscription, frozen=True, kw_only=True):
     """Delete a subscription with all its messages and dead letters."""
+
+    final: ClassVar[bool] = True
 
     def apply(self, broker: Broker, actor: str) -> None:
         broker.delete_subscription(self.topic, self.subscription, actor=actor)
@@ -195,6 +208,16 @@ class ResumeSession(OfPath, frozen=True, kw_only=True):
 
     def apply(self, broker: Broker, actor: str) -> None:
         broker.resume_session(self.path, self.session, self.verdict, actor=actor)
+
+
+class FreeSession(OfPath, frozen=True, kw_only=True):
+    """Take a session's lock from its receiver. What it has not settled can be received again."""
+
+    session: str
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        session = text("session", self.session, LONGEST_ID)
+        broker._store.run(sessions.FreeSession(EntityPath.parse(self.path), session, actor))
 
 
 class SetBreaker(OfPath, frozen=True, kw_only=True):

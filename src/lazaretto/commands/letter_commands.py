@@ -9,9 +9,11 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from lazaretto.commands.command import Administering, Command, OfPath, Options
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome import set_aside
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
 from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.model.checks import refuse_unknown
+from lazaretto.model.causes import LAST_CAUSE
+from lazaretto.model.checks import moment, refuse_unknown, whole
 from lazaretto.model.entities import EntityPath, split_subscription
 from lazaretto.model.permissions import Permission
 
@@ -86,9 +88,34 @@ class Restore(OfLetters, frozen=True, kw_only=True):
         broker.restore(self.path, self.sequence_numbers, actor=actor)
 
 
+class PurgeCause(OfPath, frozen=True, kw_only=True):
+    """Set the dead letters of a cause aside for 7 days, up to 10,000 at once.
+
+    The answer has how many these were, and how many remain for another time.
+    """
+
+    number: int
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        number = whole("number", self.number, 1, LAST_CAUSE)
+        path = dead_letter_path(EntityPath.parse(self.path))
+        broker._store.run(set_aside.PurgeCause(path, number, actor))
+
+
+class RestorePurged(OfPath, frozen=True, kw_only=True):
+    """Bring back what was set aside at a time, or all that was set aside for null, up to 10,000 at once."""
+
+    at: datetime | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        path = dead_letter_path(EntityPath.parse(self.path))
+        broker._store.run(set_aside.RestorePurged(path, moment("at", self.at), actor))
+
+
 class DeletePurged(Administering, frozen=True, kw_only=True):
     """Delete all purged dead letters of a queue for good. `count`: how many these are."""
 
+    final: ClassVar[bool] = True
     path: str
     count: int
 

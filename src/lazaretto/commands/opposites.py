@@ -28,6 +28,7 @@ from lazaretto.commands.letter_commands import (
     PauseRepair,
     Purge,
     Restore,
+    RestorePurged,
     ResumeRepair,
     SplitCause,
     UndoRepair,
@@ -212,6 +213,8 @@ def _split(path: str, detail: Detail) -> Command | None:
 
 def _letters(make: type[Purge | Restore]) -> Callable[[str, Detail], Command | None]:
     def made(path: str, detail: Detail) -> Command | None:
+        if "at" in detail:
+            return RestorePurged(path=path, at=datetime.fromisoformat(detail["at"]))
         runs, count = detail.get("sequence_numbers"), detail.get("count", 0)
         if not runs or count > make.most:
             return None

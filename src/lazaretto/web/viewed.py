@@ -60,8 +60,8 @@ from lazaretto.web.view_rules import ViewRules
 
 #: What tells nothing of what messages hold, or hands them to programs that receive.
 PLAIN: Final = frozenset({
-    "browser_sessions", "claims", "facts", "four_eyes", "four_eyes_wish", "last_event", "people", "rates",
-    "receiver", "redaction", "sender", "sessions", "tokens", "topic", "topics", "workers",
+    "browser_sessions", "claims", "facts", "four_eyes", "four_eyes_wish", "last_event", "people", "purged",
+    "rates", "receiver", "redaction", "sender", "sessions", "tokens", "topic", "topics", "workers",
 })  # fmt: skip
 #: What tells how things stand, with the texts of errors.
 STANDING: Final = frozenset({

@@ -6,6 +6,7 @@ import dataclasses
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
+from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.session_holds import held_decoder
 from lazaretto.engine.timers import catch_up, release_held
 from lazaretto.errors import (
@@ -173,6 +174,26 @@ class ReleaseSession(Operation[None]):
 
 
 @dataclasses.dataclass(slots=True)
+class FreeSession(Operation[None]):
+    """Take a session's lock from its receiver; what it has not settled is receivable, no attempt counted."""
+
+    path: EntityPath
+    session_id: str
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        queue = require_queue(tx, self.path)
+        record = tx.sessions.find(queue.queue_id, self.session_id)
+        if record is None or not record.is_locked(tx.now):
+            raise EntityError(
+                f"session {self.session_id!r} of {queue.path!r} is not locked; nothing to release"
+            )
+        release_held(tx, queue, self.session_id, Outcome.RELEASED)
+        tx.sessions.unlock(queue.queue_id, self.session_id)
+        audit(tx, self.actor, "free_session", queue.path, session=self.session_id, locked_by=record.locked_by)
+
+
+@dataclasses.dataclass(slots=True)
 class SetSessionState(Operation[None]):
     """Store a session's state; None clears it."""
 
@@ -215,6 +236,12 @@ def list_sessions(
     else:
         found = tx.sessions.ids(queue_id, first, most)
     return [one for one in found if one != after][:limit]
+
+
+def stored_session_state(tx: Transaction, path: EntityPath, session_id: str) -> bytes | None:
+    """Return a session's state as it is stored, whoever holds the session."""
+    record = tx.sessions.find(require_queue(tx, path).queue_id, session_id)
+    return None if record is None else record.state
 
 
 def session_state(tx: Transaction, path: EntityPath, lock: Lock) -> bytes | None:

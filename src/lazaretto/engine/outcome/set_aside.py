@@ -9,13 +9,16 @@ from typing import Any
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import (
+    DeadLetterFilter,
     Skipped,
     find_obstacle,
     holder,
+    match_dead_letters,
     name_numbers,
 )
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption
+from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import aside_key, dead_key, lower_bound, place_of, sequence_of, upper_bound
 from lazaretto.store.records.messages import MessageRow
@@ -24,6 +27,8 @@ from lazaretto.store.sql.transaction import Transaction
 
 #: How long a purged dead letter can be restored, in microseconds.
 KEPT = 7 * 86_400 * 1_000_000
+#: How many dead letters of a cause one commit sets aside or restores.
+LETTERS_OF_CAUSE = 10_000
 #: What becomes of a dead letter that is set aside, and then of one that is deleted.
 PURGED, DELETED = "purged", "deleted"
 
@@ -97,6 +102,49 @@ class Restore(Operation[RestoreReport]):
             note_all(tx, "restored", [(queue, number, {}) for number in numbers])
             audit(tx, self.actor, "restore", queue.path, **name_numbers(numbers))
         return RestoreReport(numbers, skipped)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PartReport:
+    """The number of letters that one commit changed, and of those that are left for another one."""
+
+    letters: int
+    remaining: int
+
+
+@dataclasses.dataclass(slots=True)
+class PurgeCause(Operation[PartReport]):
+    """Set the dead letters of a cause aside, up to 10,000 in this commit."""
+
+    path: EntityPath
+    number: int
+    actor: str
+
+    def run(self, tx: Transaction) -> PartReport:
+        numbers = match_dead_letters(tx, self.path, DeadLetterFilter(cause=self.number))
+        part = list(numbers[:LETTERS_OF_CAUSE])
+        # The time is that of all these letters, so it names them, however many they are.
+        detail = {"cause": self.number, "at": to_datetime(tx.now)}
+        purged = Purge(self.path, part, self.actor, detail).run(tx)
+        return PartReport(len(purged), len(numbers) - len(part))
+
+
+@dataclasses.dataclass(slots=True)
+class RestorePurged(Operation[PartReport]):
+    """Restore what was set aside at a time, or all for None, up to 10,000 letters in this commit."""
+
+    path: EntityPath
+    at: int | None
+    actor: str
+
+    def run(self, tx: Transaction) -> PartReport:
+        keys = purged_keys(tx, self.path)
+        if self.at is not None:
+            records = tx.history.some_dead_letters(keys)
+            keys = [key for key in keys if records[key].resolved == self.at]
+        part = [sequence_of(key) for key in keys[:LETTERS_OF_CAUSE]]
+        report = Restore(self.path, part, self.actor).run(tx)
+        return PartReport(len(report.restored), len(keys) - len(part))
 
 
 @dataclasses.dataclass(slots=True)

@@ -56,8 +56,9 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
     """Return the command that the fields of a form make. Raises InvalidOption.
 
     A field's name may end with what its text is: `:json`; `:hours` from now on, which is none if it is
-    empty; `:text`, which is none if it is empty; `:list` of parts between commas; `:numbers`, which may come
-    several times. A name with points is that of a part of a field, which is left out if it is none.
+    empty; `:text`, which is none if it is empty; `:lines`, the same as it is spelled; `:list` of parts
+    between commas; `:numbers`, which may come several times; `:pairs` of a name and a text in each line. A
+    name with points is that of a part of a field, which is left out if it is none.
     """
     given: dict[str, Any] = {}
     names = {field.name: field for field in msgspec.structs.fields(kind)}
@@ -93,6 +94,10 @@ def _value(name: str, how: str, given: str, now: datetime) -> Any:
             return given
         case "text":
             return given.strip() or None
+        case "lines":
+            return given or None
+        case "pairs":
+            return _pairs(name, given)
         case "list":
             return [part.strip() for part in given.split(",") if part.strip()]
         case "numbers":
@@ -114,7 +119,18 @@ def _value(name: str, how: str, given: str, now: datetime) -> Any:
                 return msgspec.json.decode(given)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise InvalidOption(f"expected {name} as JSON: {error}") from None
-    raise InvalidOption(f"expected {name} as text, list, number, hours or json, got {how!r}")
+    raise InvalidOption(f"expected {name} as text, list, number, hours, pairs or json, got {how!r}")
+
+
+def _pairs(name: str, lines: str) -> dict[str, str]:
+    """Return the texts by name that lines such as "shop=main" mean. Raises InvalidOption."""
+    pairs: dict[str, str] = {}
+    for line in filter(str.strip, lines.split("\n")):
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip() or key.strip() in pairs:
+            raise InvalidOption(f"expected {name} as one name=value in a line, got {line[:100]!r}")
+        pairs[key.strip()] = value
+    return pairs
 
 
 def _first(form: dict[str, list[str]], name: str) -> str:

@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from lazaretto.aio.visits import Visits
 from lazaretto.edits.difference import differences
 from lazaretto.edits.edit import Changed, Refused, whole_body
 from lazaretto.edits.redact import MASK
@@ -126,7 +125,7 @@ async def edit_body(visit: Visit) -> Page:
     return await _edit(visit, queue, number, whole_body(body), whole=editable(body), fault=lost)
 
 
-async def try_letter(visit: Visit, visits: Visits) -> Page:
+async def try_letter(visit: Visit) -> Page:
     """Run a handler that the server was started with on a dead letter, as an edit would leave it.
 
     It runs in a sandbox, and nothing is settled or sent; but it is code that runs, so the audit log says so.
@@ -146,7 +145,7 @@ async def try_letter(visit: Visit, visits: Visits) -> Page:
         await check_edit(visit.broker, queue, text)
     await visit.hold(queue, number)
     await visit.broker.dead_letter(queue, number)
-    await visits.note_try(queue, number, name, change, visit.who.actor)
+    await visit.visits.note_try(queue, number, name, change, visit.who.actor)
     tried = await handlers.try_letter(queue, number, name, change)
     if await hides(visit.broker, queue):
         tried = _masked(tried)

@@ -89,7 +89,7 @@ def shown_words(value: str) -> str:
     return value.replace("_", " ")
 
 
-def address(base: str, path: str, **parameters: object) -> str:
+def address(base: str, path: str, /, **parameters: object) -> str:
     """Return the address of a page, with those parameters that are something."""
     given = {name: value for name, value in parameters.items() if value not in (None, "")}
     query = urllib.parse.urlencode(given, errors="replace")
@@ -140,7 +140,7 @@ def render(template: str, request: Request, **values: Any) -> bytes:
     """Return the page that answers a request."""
     base = base_of(request)
 
-    def link(path: str, **parameters: object) -> str:
+    def link(path: str, /, **parameters: object) -> str:
         return address(base, path, **parameters)
 
     files = {name: f"{base}/static/{asset(name)[0]}" for name in ASSETS}

@@ -24,6 +24,7 @@ from lazaretto.web.console import (
     activity,
     dialogs,
     failures,
+    forms,
     letters,
     overview,
     queues,
@@ -31,6 +32,8 @@ from lazaretto.web.console import (
     repairs,
     rules,
     search,
+    sessions,
+    set_aside,
     standing,
 )
 from lazaretto.web.console.actions import act
@@ -61,9 +64,11 @@ SCREENS: Final[dict[str, Screen]] = {
     "/repairs/{name}": repairs.show,
     "/queues": queues.list_queues,
     "/queue": queues.show,
-    "/queue/settings": queues.settings,
+    "/do/{command}": forms.show,
     "/messages/{number:int}": letters.show_message,
     "/rules": rules.show,
+    "/sessions": sessions.show,
+    "/set-aside": set_aside.show,
     "/claims": standing.claims,
     "/dialogs": dialogs.list_conversations,
     "/dialogs/{dialog}": dialogs.show,
@@ -89,23 +94,20 @@ def console_places(broker: AsyncBroker, door: AccessDoor, call_of: Callable[[Req
 
     def page(screen: Screen) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
-            return await _answered(call_of(request), screen, door)
+            return await _answered(call_of(request), screen, door, visits)
 
         return answer
-
-    async def try_letter(visit: Visit) -> Page:
-        return await letters.try_letter(visit, visits)
 
     return [
         *(Place(path, page(screen), methods=["GET"]) for path, screen in SCREENS.items()),
         Place("/do/{command}", page(act), methods=["POST"]),
-        Place("/try", page(try_letter), methods=["POST"]),
+        Place("/try", page(letters.try_letter), methods=["POST"]),
         Place("/edit", page(letters.edit_body), methods=["POST"]),
         Place("/static/{name}", _static, methods=["GET"]),
     ]
 
 
-async def _answered(call: Call, screen: Screen, door: AccessDoor) -> Response:
+async def _answered(call: Call, screen: Screen, door: AccessDoor, visits: Visits) -> Response:
     request = call.request
     base = base_of(request)
     visit: Visit | None = None
@@ -117,7 +119,7 @@ async def _answered(call: Call, screen: Screen, door: AccessDoor) -> Response:
         csrf = given[0] if given else None
         who = call.identity = await door.admit(request, csrf=csrf)
         call.admit = functools.partial(door.admit, request, csrf=csrf, again=True)
-        visit = Visit(seen_by(call.broker, who), who, request, form, base)
+        visit = Visit(seen_by(call.broker, who), visits, who, request, form, base)
         if request.method == "GET":
             # Before the page is read: it may be newer than its tag, never older.
             visit.tag = await door.tag(request, who)

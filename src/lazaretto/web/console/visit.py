@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.visits import Visits
 from lazaretto.commands import Command
 from lazaretto.commands.opposites import opposites
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry
@@ -50,10 +51,11 @@ class Done:
 class Visit:
     """A request for a page. `form`: the fields of an action. `base`: what comes before every link.
 
-    `tag`: the entity tag of the page; None: it has none.
+    `visits`: reads what no broker's method has. `tag`: the entity tag of the page; None: it has none.
     """
 
     broker: AsyncBroker
+    visits: Visits
     who: Identity
     request: Request
     form: dict[str, list[str]]

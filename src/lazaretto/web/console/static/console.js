@@ -206,7 +206,7 @@
     let text = "";
     for (const byte of new Uint8Array(await file.arrayBuffer())) text += String.fromCharCode(byte);
     into.value = btoa(text);
-    into.form.requestSubmit();
+    if (event.target.dataset.stays === undefined) into.form.requestSubmit();
   });
 
   // A form is sent once, however often its button is pressed, and only to a server that answers.

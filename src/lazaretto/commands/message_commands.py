@@ -1,0 +1,108 @@
+"""Messages that an operator sends or deletes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from lazaretto.commands.command import Administering, OfPath
+from lazaretto.engine.messages import operator_send
+from lazaretto.engine.messages.prepare import prepare
+from lazaretto.errors import InvalidOption
+from lazaretto.filters.records import property_value
+from lazaretto.model.messages import Message
+from lazaretto.model.permissions import Permission
+from lazaretto.sender import sendable
+
+if TYPE_CHECKING:
+    from lazaretto.broker import Broker
+
+#: A text of several lines, where a person types it.
+Lines = Annotated[str, Meta(extra={"lines": 10})]
+
+
+class SendMessage(OfPath, frozen=True, kw_only=True):
+    """Send a message to a queue or topic.
+
+    `body`: a text. `body_base64`: a body of any bytes instead. `properties`: the application's own.
+    `time_to_live`: in seconds. `scheduled_enqueue_time`: when it becomes receivable; null: at once.
+    """
+
+    permission = Permission.SEND
+    body: Lines | None = None
+    body_base64: str | None = None
+    content_type: str | None = None
+    message_id: str | None = None
+    session_id: str | None = None
+    subject: str | None = None
+    correlation_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    partition_key: str | None = None
+    properties: dict[str, Any] = msgspec.field(default_factory=dict)
+    time_to_live: float | None = None
+    scheduled_enqueue_time: datetime | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        message = Message(
+            self._content(),
+            message_id=self.message_id,
+            session_id=self.session_id,
+            subject=self.subject,
+            correlation_id=self.correlation_id,
+            to=self.to,
+            reply_to=self.reply_to,
+            content_type=self.content_type,
+            partition_key=self.partition_key,
+            properties=self._properties(),
+            time_to_live=self.time_to_live,
+            scheduled_enqueue_time=self.scheduled_enqueue_time,
+        )
+        broker._store.run(operator_send.SendMessage(sendable(self.path), prepare(message), actor))
+
+    def sends_to(self) -> str:
+        return self.path
+
+    def _properties(self) -> dict[str, Any]:
+        try:
+            return {name: property_value(value) for name, value in self.properties.items()}
+        except ValueError as error:
+            raise InvalidOption(f"properties: {error}") from None
+
+    def _content(self) -> bytes:
+        if (self.body is None) == (self.body_base64 is None):
+            raise InvalidOption("expected either body or body_base64")
+        if self.body_base64 is None:
+            return (self.body or "").encode()
+        try:
+            return base64.b64decode(self.body_base64, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise InvalidOption(f"body_base64: expected base64: {error}") from None
+
+
+class DeleteMessages(Administering, frozen=True, kw_only=True):
+    """Delete the first active messages of a queue for good; the answer is how many these were.
+
+    `count`: at most so many. `session_id`: only messages of this session. `enqueued_before`: only those that
+    came earlier. Messages that are locked, deferred or scheduled stay.
+    """
+
+    final: ClassVar[bool] = True
+    path: str
+    count: Annotated[int, Meta(ge=1)]
+    session_id: str | None = None
+    enqueued_before: datetime | None = None
+
+    def apply(self, broker: Broker, actor: str) -> None:
+        broker.delete_messages(
+            self.path,
+            self.count,
+            session_id=self.session_id,
+            enqueued_before=self.enqueued_before,
+            actor=actor,
+        )

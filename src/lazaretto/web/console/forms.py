@@ -1,0 +1,230 @@
+"""Forms of commands: their fields follow from those that a command declares."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import msgspec
+
+from lazaretto.commands import COMMANDS, Command
+from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.model.entities import (
+    OPTIONS_OF_TOPICS,
+    EntityPath,
+    QueueOptions,
+    split_subscription,
+    subscription_path,
+)
+from lazaretto.model.permissions import Permission
+from lazaretto.records.options import changes_from
+from lazaretto.records.plain import plain
+from lazaretto.web.console.queues import attempts_of
+from lazaretto.web.console.render import address
+from lazaretto.web.console.settings import Change, changes_of, settings_of
+from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.refusals import HttpError
+
+#: The fields of commands that have parts of options.
+_OPTIONS: Final = ("options", "changes")
+#: Fields of an address that are no fields of a command.
+_OWN: Final = ("back", "did")
+#: Places that a form can name, suggested while somebody types.
+_PLACES: Final = 200
+_HINT = re.compile(r"`(\w+)`: (.*?)(?=\.(?:\s|$)|; null|$)", re.DOTALL)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a form. `name`: with what its text is, as `command_of` reads it.
+
+    `kind`: "text", "number", "lines", "flag", "hidden" or "file". `places`: it takes the path of a queue or
+    topic.
+    """
+
+    name: str
+    label: str
+    kind: str
+    value: str
+    required: bool
+    hint: str
+    lines: int = 1
+    places: bool = False
+
+
+def fields_of(kind: type[Command], typed: Mapping[str, str]) -> list[Field]:
+    """Return the fields of a command's form. Those that it needs and that are known already are hidden."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    texts = {name: " ".join(text.split()) for name, text in _HINT.findall(inspect.getdoc(kind) or "")}
+    fields = []
+    for field in msgspec.structs.fields(kind):
+        if field.name in _OPTIONS and kind.options_class is not None:
+            continue
+        fields.append(_field(field, hints[field.name], typed.get(field.name), texts.get(field.name, "")))
+    return fields
+
+
+def _field(field: msgspec.structs.FieldInfo, hint: Any, typed: str | None, text: str) -> Field:
+    lines = next((one.extra["lines"] for one in _meta(hint) if one.extra and "lines" in one.extra), 1)
+    suffix, kind, unit = _way(_bare(hint), optional=not field.required)
+    value = typed
+    if value is None:
+        usual = field.default
+        value = str(usual) if isinstance(usual, int | float) and not isinstance(usual, bool) else ""
+    if field.name.endswith("_base64"):
+        kind = "file"
+    elif lines > 1:
+        suffix, kind = ":lines", "lines"
+    if typed is not None and field.required:
+        kind = "hidden"
+    label = field.name.replace("_base64", " from a file").replace("_", " ")
+    places = field.name in ("path", "to", "topic")
+    text = text[:1].upper() + text[1:] + ("." if text else "")
+    return Field(
+        f"{field.name}{suffix}", label, kind, value, field.required, f"{text} {unit}".strip(), lines, places
+    )
+
+
+def _meta(hint: Any) -> list[msgspec.Meta]:
+    """Return what annotations say of a type, or of the alternatives of a union."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return [one for one in hint.__metadata__ if isinstance(one, msgspec.Meta)]
+    return [one for part in typing.get_args(hint) for one in _meta(part)]
+
+
+def _bare(hint: Any) -> Any:
+    """Return a type without annotations and without what stands for nothing."""
+    if typing.get_origin(hint) is typing.Annotated:
+        return _bare(hint.__origin__)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        (first, *_) = (one for one in typing.get_args(hint) if one not in (type(None), msgspec.UnsetType))
+        return _bare(first)
+    return hint
+
+
+def _way(hint: Any, *, optional: bool) -> tuple[str, str, str]:
+    """Return what a field's text is, its kind of input, and the unit, by its type."""
+    origin = typing.get_origin(hint) or hint
+    if origin is bool:
+        return "", "flag", ""
+    if origin is datetime:
+        return ":hours", "number", "In hours from now."
+    if origin in (int, float):
+        return (":number" if optional else ""), "number", ""
+    if origin is tuple:
+        numbers = typing.get_args(hint)[:1] == (int,)
+        return (":numbers" if numbers else ":list"), "text", "Several with commas between them."
+    if origin is dict and typing.get_args(hint)[:1] == (str,):
+        return ":pairs", "lines", "One name=value in a line."
+    if origin in (dict, list):
+        return ":json", "lines", "As JSON."
+    return (":text" if optional else ""), "text", ""
+
+
+async def show(visit: Visit) -> Page:
+    """Show the form of a command, and what its options would be."""
+    name = visit.request.path_params["command"]
+    kind = COMMANDS.get(name)
+    if kind is None:
+        raise HttpError("route_not_found", "expected the name of a command")
+    typed = {key: value for key, value in visit.request.query_params.items() if key not in _OWN}
+    fields = fields_of(kind, typed)
+    place = typed.get("path") or typed.get("topic")
+    # Who may see the place sees the form; its button says what they lack.
+    visit.require(Permission.SEE, place)
+    text = (inspect.getdoc(kind) or name).partition("\n")[0]
+    values: dict[str, Any] = {
+        "command": name, "text": text, "final": kind.final, "fields": fields, "place": place,
+        "permission": kind.permission, "back": _after(visit, kind, typed), "settings": [], "version": "",
+        "places": await _places(visit) if any(one.places and one.kind != "hidden" for one in fields) else [],
+    }  # fmt: skip
+    if kind.options_class is not None:
+        values |= await _options(visit, kind, typed)
+        return Page("options.html", "queues", text.rstrip("."), values)
+    return Page("form.html", "queues", text.rstrip("."), values)
+
+
+async def _places(visit: Visit) -> list[str]:
+    """Return the paths of queues and topics that can be sent to."""
+    queues = await visit.broker.queues(limit=_PLACES)
+    topics = await visit.broker.topics(limit=_PLACES)
+    paths = [one.path for one in queues if split_subscription(EntityPath.parse(one.path)) is None]
+    return sorted([*paths, *(one.path for one in topics)])
+
+
+def _after(visit: Visit, kind: type[Command], typed: Mapping[str, str]) -> str:
+    """Return the page to go to when a command is done: the one that its link came from, or the queue's."""
+    back = visit.text("back")
+    if back is not None:
+        return back
+    path = _entity(kind, typed)
+    return address(visit.base, "/queue", queue=path) if path else address(visit.base, "/queues")
+
+
+def _entity(kind: type[Command], typed: Mapping[str, str]) -> str | None:
+    """Return the queue or subscription that a command is about; None for topics and what has no page."""
+    topic, subscription = typed.get("topic"), typed.get("subscription")
+    try:
+        if topic and subscription:
+            return str(subscription_path(topic, subscription))
+    except LazarettoError:
+        return None
+    return None if "topic" in kind.command_name else typed.get("path")
+
+
+async def _options(visit: Visit, kind: type[Command], typed: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a form of options shows: each with its text, and what would change."""
+    creates = "changes" not in kind.__struct_fields__
+    current, version = await _current(visit, kind, typed, creates=creates)
+    settings = settings_of(current, new=creates)
+    if kind.command_name.endswith("subscription"):
+        settings = [one for one in settings if one.name not in OPTIONS_OF_TOPICS]
+    changed: list[Change] = []
+    options: dict[str, Any] = {}
+    wrong = None
+    try:
+        changed, changes = changes_of(settings, typed)
+        then = dataclasses.replace(current, **changes_from(type(current), changes, current))
+        options = {name: plain(getattr(then, name)) for name in changes} if creates else changes
+    except InvalidOption as error:
+        then, wrong = current, str(error)
+    named = [field for field in fields_of(kind, {}) if field.kind != "flag"]
+    filled = [
+        dataclasses.replace(field, value=typed.get(field.name.partition(":")[0], "")) for field in named
+    ]
+    return {
+        "settings": settings, "typed": typed, "changed": changed, "wrong": wrong, "creates": creates,
+        "fields": [field for field in filled if not field.name.startswith("rules")],
+        "ready": all(field.value for field in filled if field.required),
+        "field": "options:json" if creates else "changes:json",
+        "value": msgspec.json.encode(options).decode(), "version": version,
+        "tried": tried(current), "then": tried(then),
+    }  # fmt: skip
+
+
+def tried(options: Any) -> str | None:
+    """Return how often a message is tried with some options; None for those of a topic."""
+    return attempts_of(options.policy) if isinstance(options, QueueOptions) else None
+
+
+async def _current(
+    visit: Visit, kind: type[Command], typed: Mapping[str, str], *, creates: bool
+) -> tuple[Any, str]:
+    """Return the options that a form begins with, and the version of the entity that has them."""
+    assert kind.options_class is not None
+    if creates:
+        return kind.options_class(), ""
+    if kind.command_name == "update_topic":
+        topic = await visit.broker.topic(typed.get("path", ""))
+        return topic.options, topic.version
+    path = _entity(kind, typed)
+    if path is None:
+        raise InvalidOption("expected the path of a queue")
+    queue = await visit.broker.queue(path)
+    return queue.options, queue.version

@@ -49,35 +49,36 @@ def _refuse_circle_of_duplicates(tx: Transaction, path: EntityPath, options: Que
     assert options.forward_to is not None
     # A message to the topic reaches all its subscriptions, including this one.
     topic = path.key.rsplit("/", 2)[0] if names_subscription(path) else path.key
-    behind = _passed(tx, options.forward_to)
-    if not behind & {path.key, topic}:
+    steps, circle = _steps(tx, options.forward_to), {path.key, topic}
+    if not circle & steps.keys():
         return
-    for key in sorted(behind | {path.key, topic}):
+    # Those from which one of them is reached, a step further back each time.
+    while back := {key for key, further in steps.items() if key not in circle and circle & set(further)}:
+        circle |= back
+    for key in sorted(circle):
         record = tx.queues.by_path(key)
-        detects = (
-            record.options.requires_duplicate_detection if record else options.requires_duplicate_detection
-        )
-        if detects and (key in (path.key, topic) or _passed(tx, key) & {path.key, topic}):
+        if (record.options if record else options).requires_duplicate_detection:
             dropped = "dropped there as duplicates of themselves; forward them elsewhere"
             error = InvalidOption(f"messages would come back to {key!r}, and be {dropped}")
             error.plain, error.entities = f"messages would come back, and be {dropped}", (key,)
             raise error
 
 
-def _passed(tx: Transaction, start: str) -> set[str]:
-    """Return the keys of the entities that messages pass through from one on."""
-    passed, left = set[str](), [start.lower()]
-    while left:
-        key = left.pop()
-        record = tx.queues.by_path(key)
-        if key in passed:
+def _steps(tx: Transaction, start: str) -> dict[str, list[str]]:
+    """Return the keys of entities that messages pass through from one on, with where each forwards to."""
+    steps, ahead = dict[str, list[str]](), [start.lower()]
+    while ahead:
+        key = ahead.pop()
+        if key in steps:
             continue
-        passed.add(key)
-        if record is not None:
-            topic = record.kind is EntityKind.TOPIC
-            members = [record] if not topic else tx.topics.subscriptions(record.queue_id)
-            left += [to.lower() for one in members if (to := one.options.forward_to) is not None]
-    return passed
+        record = tx.queues.by_path(key)
+        members = [] if record is None else [record]
+        if record is not None and record.kind is EntityKind.TOPIC:
+            members = list(tx.topics.subscriptions(record.queue_id))
+        further = (one.options.forward_to for one in members)
+        steps[key] = [to.lower() for to in further if to is not None]
+        ahead += steps[key]
+    return steps
 
 
 def places_behind(tx: Transaction, path: str) -> set[str]:

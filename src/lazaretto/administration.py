@@ -2,41 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, Unpack
 
-from lazaretto.engine.audited import Audited, Making
+from lazaretto.engine.command import Act
 from lazaretto.engine.entities.queues import (
-    CreateQueues,
     DeleteQueue,
-    UpdateQueue,
+    create_queues,
     describe,
     describe_all,
     refuse_topic,
     require_queue,
+    update_queue,
 )
 from lazaretto.engine.entities.status import ResumeQueue, SetStatus
 from lazaretto.engine.entities.topics import (
-    ChangeRules,
-    CreateSubscription,
-    CreateTopic,
+    DeleteSubscription,
     DeleteTopic,
+    RemoveRule,
     SubscriptionDescription,
     TopicDescription,
-    UpdateTopic,
+    change_rules,
+    create_subscription,
+    create_topic,
     describe_subscription,
     describe_subscriptions,
     describe_topic,
     describe_topics,
     require_subscription,
     require_topic,
+    update_topic,
 )
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
 from lazaretto.errors import InvalidOption
-from lazaretto.filters.rules import LONGEST_NAME, Rule
-from lazaretto.model.checks import flag, member, shown, text, whole
+from lazaretto.filters.rules import Rule
+from lazaretto.model.checks import member, shown, text, whole
 from lazaretto.model.descriptions import BreakerDescription, QueueDescription
 from lazaretto.model.entities import (
     LONGEST_PATH,
@@ -99,12 +101,12 @@ class Administration:
         if options is not None and not isinstance(options, QueueOptions):
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
         parsed = [EntityPath.parse(path) for path in paths]
-        return self._create(
-            CreateQueues(parsed, options or QueueOptions(), flag("exist_ok", exist_ok)), actor
-        )
+        who, chosen = acting(actor), options or QueueOptions()
+        return self._run(lambda tx: create_queues(tx, parsed, chosen, who, exist_ok=exist_ok))
 
-    def _create(self, operation: Making[T], actor: str | None) -> T:
-        return self._store.run(Audited(operation, acting(actor), "create"))
+    def _run(self, act: Callable[[Transaction], T]) -> T:
+        """Run a function of a transaction as one commit."""
+        return self._store.run(Act(act))
 
     def queue(self, path: str) -> QueueDescription:
         """Return a queue: options, status and exact counts. Raises EntityNotFound."""
@@ -140,11 +142,12 @@ class Administration:
         self, path: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
     ) -> QueueDescription:
         """Change some of a queue's options, named as in QueueOptions."""
-        return self._store.run(UpdateQueue(EntityPath.parse(path), changes, acting(actor)))
+        parsed, who = EntityPath.parse(path), acting(actor)
+        return self._run(lambda tx: update_queue(tx, parsed, changes, who))
 
     def delete_queue(self, path: str, *, actor: str | None = None) -> None:
         """Delete a queue with all its messages and dead letters. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(EntityPath.parse(path), acting(actor)))
+        self._store.run(DeleteQueue(path=path).by(acting(actor)))
 
     def resume_queue(
         self, path: str, verdict: str | None = None, *, actor: str | None = None
@@ -154,9 +157,7 @@ class Administration:
         A halted queue needs a `verdict` on the message that halted it: "retry" (with new attempts),
         "move", "drop" or "reject".
         """
-        if verdict is not None:
-            text("verdict", verdict, 64)
-        return self._store.run(ResumeQueue(EntityPath.parse(path), verdict, acting(actor)))
+        return self._store.run(ResumeQueue(path=path, verdict=verdict).by(acting(actor)))
 
     def set_status(self, path: str, status: QueueStatus | str, *, actor: str | None = None) -> QueueStatus:
         """Enable or disable a queue, topic or subscription; return its new status.
@@ -164,8 +165,8 @@ class Administration:
         "active", "disabled" (no sending, no receiving), "send_disabled" or "receive_disabled". A queue
         that forwards keeps its messages while receiving is disabled.
         """
-        wanted = member("status", status, STATUSES)
-        return self._store.run(SetStatus(EntityPath.parse(path), wanted, acting(actor)))
+        wanted = member("status", status, STATUSES).value
+        return self._store.run(SetStatus(path=path, status=wanted).by(acting(actor)))
 
     def breaker(self, path: str) -> BreakerDescription:
         """Return the state of the queue's breaker, which pauses delivery to service hosts in an outage."""
@@ -177,8 +178,7 @@ class Administration:
 
         "auto" closes it and lets it decide by itself again.
         """
-        text("verb", verb, 64)
-        return self._store.run(SetBreaker(EntityPath.parse(path), verb, acting(actor)))
+        return self._store.run(SetBreaker(path=path, verb=verb).by(acting(actor)))
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -193,8 +193,8 @@ class Administration:
         """Create a topic. `exist_ok`: as in `create_queue`. Raises EntityExists, InvalidPath."""
         if options is not None and not isinstance(options, TopicOptions):
             raise InvalidOption(f"expected options to be TopicOptions, got {shown(options)}")
-        parsed = EntityPath.parse(path)
-        return self._create(CreateTopic(parsed, options or TopicOptions(), flag("exist_ok", exist_ok)), actor)
+        parsed, who, chosen = EntityPath.parse(path), acting(actor), options or TopicOptions()
+        return self._run(lambda tx: create_topic(tx, parsed, chosen, who, exist_ok=exist_ok))
 
     def topic(self, path: str) -> TopicDescription:
         """Return a topic: options and counts. Raises EntityNotFound."""
@@ -213,11 +213,12 @@ class Administration:
         self, path: str, *, actor: str | None = None, **changes: Unpack[TopicChanges]
     ) -> TopicDescription:
         """Change some of a topic's options, named as in TopicOptions."""
-        return self._store.run(UpdateTopic(EntityPath.parse(path), changes, acting(actor)))
+        parsed, who = EntityPath.parse(path), acting(actor)
+        return self._run(lambda tx: update_topic(tx, parsed, changes, who))
 
     def delete_topic(self, path: str, *, actor: str | None = None) -> None:
         """Delete a topic with its subscriptions and all their messages. Raises EntityNotFound."""
-        self._store.run(DeleteTopic(EntityPath.parse(path), acting(actor)))
+        self._store.run(DeleteTopic(path=path).by(acting(actor)))
 
     def create_subscription(
         self,
@@ -238,9 +239,10 @@ class Administration:
             raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
         if rules is not None and (isinstance(rules, str | bytes) or not isinstance(rules, Sequence)):
             raise InvalidOption(f"expected rules to be a list of Rule objects, got {shown(rules)}")
-        parsed, ok = EntityPath.parse(topic), flag("exist_ok", exist_ok)
-        subscription_path(topic, name)
-        return self._create(CreateSubscription(parsed, name, options or QueueOptions(), rules, ok), actor)
+        parsed, who, chosen = EntityPath.parse(topic), acting(actor), options or QueueOptions()
+        return self._run(
+            lambda tx: create_subscription(tx, parsed, name, chosen, rules, who, exist_ok=exist_ok)
+        )
 
     def subscription(self, topic: str, name: str) -> SubscriptionDescription:
         """Return a subscription: options, status, exact counts and rules. Raises EntityNotFound."""
@@ -267,12 +269,13 @@ class Administration:
         self, topic: str, name: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
     ) -> SubscriptionDescription:
         """Change some of a subscription's options, named as in QueueOptions."""
-        self._store.run(UpdateQueue(subscription_path(topic, name), changes, acting(actor)))
+        parsed, who = subscription_path(topic, name), acting(actor)
+        self._run(lambda tx: update_queue(tx, parsed, changes, who))
         return self.subscription(topic, name)
 
     def delete_subscription(self, topic: str, name: str, *, actor: str | None = None) -> None:
         """Delete a subscription with all its messages. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(subscription_path(topic, name), acting(actor)))
+        self._store.run(DeleteSubscription(topic=topic, subscription=name).by(acting(actor)))
 
     def add_rule(
         self, topic: str, name: str, rule: Rule, *, exist_ok: bool = False, actor: str | None = None
@@ -281,24 +284,24 @@ class Administration:
 
         `exist_ok`: as in `create_queue`, for a rule of the same name.
         """
-        who, ok = acting(actor), flag("exist_ok", exist_ok)
-        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule, exist_ok=ok))
+        parsed, who = EntityPath.parse(topic), acting(actor)
+        return self._run(lambda tx: change_rules(tx, parsed, name, who, added=rule, exist_ok=exist_ok))
 
     def update_rule(
         self, topic: str, name: str, rule: Rule, *, actor: str | None = None
     ) -> SubscriptionDescription:
         """Replace the rule of the same name, in one commit. Raises EntityNotFound."""
-        who = acting(actor)
+        parsed, who = EntityPath.parse(topic), acting(actor)
         if not isinstance(rule, Rule):
             raise InvalidOption(f"expected rule to be a Rule, got {shown(rule)}")
-        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, added=rule, removed=rule.name))
+        return self._run(lambda tx: change_rules(tx, parsed, name, who, added=rule, removed=rule.name))
 
     def remove_rule(
         self, topic: str, name: str, rule: str, *, actor: str | None = None
     ) -> SubscriptionDescription:
         """Remove a rule from a subscription. Without rules it gets no messages. Raises EntityNotFound."""
-        who, removed = acting(actor), text("rule", rule, LONGEST_NAME)
-        return self._store.run(ChangeRules(EntityPath.parse(topic), name, who, removed=removed))
+        command = RemoveRule(topic=topic, subscription=name, rule=rule)
+        return self._store.run(command.by(acting(actor)))
 
 
 def _part(limit: int | None, skip: int) -> tuple[int, int]:

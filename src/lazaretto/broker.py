@@ -14,13 +14,11 @@ from lazaretto.access import AccessDesk
 from lazaretto.administration import Administration
 from lazaretto.causes import CauseDesk
 from lazaretto.claims import Claim, describe_claims
-from lazaretto.commands import CommandDesk
+from lazaretto.commands.desk import CommandDesk
 from lazaretto.consume_desk import ConsumeDesk
 from lazaretto.dead_letters import DeadLetterDesk
 from lazaretto.dialogs import Dialogs
-from lazaretto.engine.claims.consumers import LONGEST_CONSUMER
-from lazaretto.engine.claims.end_claims import LAST_CLAIM
-from lazaretto.engine.claims.settle_claims import RevokeClaims
+from lazaretto.engine.claims.settle_claims import RevokeClaim
 from lazaretto.engine.entities.queues import OpenStore, require_queue
 from lazaretto.engine.log import (
     LONGEST_ACTOR,
@@ -239,14 +237,10 @@ class Broker(
         Messages that are locked, deferred or scheduled stay. `session_id`: only messages of this session.
         `enqueued_before`: only those that came earlier. Raises NotAllowed where nothing can be received.
         """
-        operation = DeleteMessages(
-            EntityPath.parse(path, subqueue),
-            whole("count", count, 1, MOST_MESSAGES),
-            moment("enqueued_before", enqueued_before),
-            None if session_id is None else text("session_id", session_id, LONGEST_ID),
-            acting(actor),
+        command = DeleteMessages(
+            path=path, count=count, session_id=session_id, enqueued_before=enqueued_before
         )
-        return self._store.run(operation)
+        return self._store.run(command.of_part(subqueue, acting(actor)))
 
     def sessions(
         self,
@@ -298,8 +292,8 @@ class Broker(
         dead letter returns to its place) or "skip" (the session continues without it). Raises
         EntityError if the session is not held.
         """
-        wanted = text("session_id", session_id, LONGEST_ID)
-        self._store.run(ResumeSession(EntityPath.parse(path), wanted, verdict, acting(actor)))
+        command = ResumeSession(path=path, session=session_id, verdict=verdict)
+        self._store.run(command.by(acting(actor)))
 
     def claims(self, path: str, *, limit: int = 100) -> list[Claim]:
         """Return the claims on a queue, newest first."""
@@ -309,9 +303,7 @@ class Broker(
 
     def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
         """Release an open claim without counting an attempt. Raises EntityError if it is not open."""
-        parsed, name = EntityPath.parse(path), text("consumer", consumer, LONGEST_CONSUMER)
-        wanted = whole("number", number, 1, LAST_CLAIM)
-        self._store.run(RevokeClaims(parsed, name, wanted, actor=acting(actor)))
+        self._store.run(RevokeClaim(path=path, consumer=consumer, number=number).by(acting(actor)))
 
     def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:
         """Return the history of a message, live or dead: every attempt that did not complete."""

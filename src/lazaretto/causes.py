@@ -24,20 +24,17 @@ from lazaretto.engine.outcome.causes import (
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     DeadLetterGroup,
-    dead_letter_path,
 )
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import flag, function, moment, seconds, shown, text, whole
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.messages import Message, StoredMessage
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.triage.answers import Explanation
 
 T = TypeVar("T")
-
-_LONGEST_NOTE = 4096
 
 
 def _listed(name: str, values: Iterable[T]) -> Iterable[T]:
@@ -131,9 +128,8 @@ class CauseDesk:
 
     def merge_causes(self, path: str, numbers: Iterable[int], *, actor: str | None = None) -> int:
         """Make several causes one, and return its number, the lowest of theirs. It stays one."""
-        wanted = [whole("numbers", number, 1, LAST_CAUSE) for number in _listed("numbers", numbers)]
-        parsed = dead_letter_path(EntityPath.parse(path))
-        return self._store.run(MergeCauses(parsed, wanted, acting(actor)))
+        command = MergeCauses(path=path, numbers=tuple(_listed("numbers", numbers)))
+        return self._store.run(command.by(acting(actor)))
 
     def unmerge_causes(
         self, path: str, number: int, parts: Mapping[int, Iterable[str]], *, actor: str | None = None
@@ -142,43 +138,31 @@ class CauseDesk:
 
         `parts`: by the number of each, the fingerprints that it had, as the audit log tells of the merge.
         """
-        wanted = whole("number", number, 1, LAST_CAUSE)
         if not isinstance(parts, Mapping):
             raise InvalidOption(f"expected parts to be fingerprints by cause, got {shown(parts)}")
-        named = {
-            whole("parts", part, 1, LAST_CAUSE): [text("parts", name, 16) for name in _listed("parts", names)]
-            for part, names in parts.items()
-        }
-        parsed = dead_letter_path(EntityPath.parse(path))
-        return self._store.run(UnmergeCauses(parsed, wanted, named, acting(actor)))
+        named = {part: tuple(_listed("parts", names)) for part, names in parts.items()}
+        return self._store.run(UnmergeCauses(path=path, number=number, parts=named).by(acting(actor)))
 
     def split_cause(
         self, path: str, number: int, fingerprints: Iterable[str], *, actor: str | None = None
     ) -> int:
         """Make some of a cause's fingerprints a cause of their own; return its number. It stays apart."""
-        wanted = whole("number", number, 1, LAST_CAUSE)
-        names = [text("fingerprints", name, 16) for name in _listed("fingerprints", fingerprints)]
-        parsed = dead_letter_path(EntityPath.parse(path))
-        return self._store.run(SplitCause(parsed, wanted, names, acting(actor)))
+        names = tuple(_listed("fingerprints", fingerprints))
+        return self._store.run(SplitCause(path=path, number=number, fingerprints=names).by(acting(actor)))
 
     def note_cause(self, path: str, number: int, note: str | None, *, actor: str | None = None) -> None:
         """Keep a note with a cause; None removes it."""
-        wanted = whole("number", number, 1, LAST_CAUSE)
-        kept = None if note is None else text("note", note, _LONGEST_NOTE)
-        self._store.run(NoteCause(dead_letter_path(EntityPath.parse(path)), wanted, kept, acting(actor)))
+        self._store.run(NoteCause(path=path, number=number, note=note).by(acting(actor)))
 
     def acknowledge_cause(
         self, path: str, number: int, until: datetime | None, *, actor: str | None = None
     ) -> None:
         """Note until when a cause is known and needs no attention; None withdraws that."""
-        wanted, end = whole("number", number, 1, LAST_CAUSE), moment("until", until)
-        self._store.run(
-            AcknowledgeCause(dead_letter_path(EntityPath.parse(path)), wanted, end, acting(actor))
-        )
+        self._store.run(AcknowledgeCause(path=path, number=number, until=until).by(acting(actor)))
 
     def recount_causes(self, path: str, *, actor: str | None = None) -> None:
         """Count the letters of all causes anew, which `check()` may ask for after an upgrade."""
-        self._store.run(RecountCauses(dead_letter_path(EntityPath.parse(path)), acting(actor)))
+        self._store.run(RecountCauses(path=path).by(acting(actor)))
 
     def _grouped(self, path: EntityPath, read: Callable[[Transaction], T | None]) -> T:
         """Return what is read of causes, once each dead letter has one."""

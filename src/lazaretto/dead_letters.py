@@ -5,41 +5,43 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from lazaretto.editing import Editor
 from lazaretto.edits.edit import Edit
+from lazaretto.engine.command import Act, check_numbers
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
-    check_numbers,
-    dead_letter_path,
     match_dead_letters,
     show_dead_letter,
 )
 from lazaretto.engine.outcome.dead_letter_pages import ORDERS, Slice, some_letters
 from lazaretto.engine.outcome.rerouting import (
-    MoveDeadLetters,
     MoveReport,
-    Republish,
     RepublishReport,
     check_target,
     count_republished,
     find_topic,
+    move_dead_letters,
+    republish,
 )
-from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, Resubmit, ResubmitReport
-from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, Restore, RestoreReport, purged_keys
+from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, ResubmitReport, resubmit
+from lazaretto.engine.outcome.set_aside import DeletePurged, Restore, RestoreReport, purge, purged_keys
 from lazaretto.engine.outcome.units import goes_to_units, portions
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, member, shown, whole
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
 from lazaretto.store.records.messages import NewMessage
 from lazaretto.store.sql.store import Store
-from lazaretto.traces import MOST_LINKS, active
+from lazaretto.store.sql.transaction import Transaction
+from lazaretto.traces.letters import resubmitting
+
+T = TypeVar("T")
 
 #: Dead letters of one commit when many are sent back or purged.
 _CHUNK = 500
@@ -169,14 +171,18 @@ class DeadLetterDesk:
         who = acting(actor)
         parsed, numbers, detail = self._which(path, which)
         report = ResubmitReport({}, [])
-        with self._tracing(parsed, numbers), editor or contextlib.nullcontext():
+        with resubmitting(self._store, parsed, numbers), editor or contextlib.nullcontext():
             if editor is not None:
                 detail = {**detail, "edit": editor.edit.describe(), "edit_digest": editor.edit.digest}
             target = EntityPath(parsed.queue)
             edits = (lambda letters: _edited_by(called, letters)) if called is not None else editor
             for chunk in self._chunks(parsed, target, numbers, on_chunk, edits):
                 made = called if editor is None else self._edited(editor, parsed, chunk)
-                done = self._store.run(Resubmit(parsed, chunk, who, detail, made))
+                done = self._run(
+                    functools.partial(
+                        resubmit, path=parsed, numbers=chunk, actor=who, edit=made, detail=detail
+                    )
+                )
                 report.resubmitted.update(done.resubmitted)
                 report.skipped.extend(done.skipped)
         return report
@@ -200,16 +206,6 @@ class DeadLetterDesk:
             done += len(chunk)
             if on_chunk is not None:
                 on_chunk(done, len(numbers))
-
-    def _tracing(self, parsed: EntityPath, numbers: Sequence[int]) -> contextlib.AbstractContextManager[None]:
-        """Return what traces that letters are sent back, if somebody traces."""
-        tracing = active(self._store)
-        if tracing is None or not numbers:
-            return contextlib.nullcontext()
-        which = DeadLetterFilter(sequence_numbers=tuple(numbers[:MOST_LINKS]))
-        letters = self._dead_letters(parsed, which, None, True, "number", None)
-        messages = (letter.message for letter in letters if letter.message is not None)
-        return tracing.resubmitting(EntityPath(parsed.queue), messages, len(numbers))
 
     def _sessions(
         self, edit: EditLetters, path: EntityPath, target: EntityPath, numbers: Sequence[int]
@@ -257,7 +253,11 @@ class DeadLetterDesk:
         parsed, numbers, detail = self._which(path, which)
         self._store.read(lambda tx: check_target(tx, parsed, target))
         for chunk in self._chunks(parsed, target, numbers, on_chunk):
-            done = self._store.run(MoveDeadLetters(parsed, chunk, target, who, detail))
+            done = self._run(
+                functools.partial(
+                    move_dead_letters, path=parsed, numbers=chunk, to=target, actor=who, detail=detail
+                )
+            )
             report.moved.update(done.moved)
             report.skipped.extend(done.skipped)
         return report
@@ -293,7 +293,11 @@ class DeadLetterDesk:
         parsed, numbers, detail = self._which(path, which)
         report = self._store.read(lambda tx: RepublishReport(find_topic(tx, parsed, to).path, {}, {}, []))
         for chunk in self._chunks(parsed, EntityPath.parse(report.topic), numbers, on_chunk):
-            report.add(self._store.run(Republish(parsed, chunk, to, who, detail)))
+            report.add(
+                self._run(
+                    functools.partial(republish, path=parsed, numbers=chunk, to=to, actor=who, detail=detail)
+                )
+            )
         return report
 
     def purge(
@@ -313,8 +317,9 @@ class DeadLetterDesk:
         parsed, numbers, detail = self._which(path, which)
         purged: list[int] = []
         for chunk in _slices(numbers):
-            done = self._store.run(Purge(parsed, chunk, who, detail))
-            purged += done
+            purged += self._run(
+                functools.partial(purge, path=parsed, numbers=chunk, actor=who, detail=detail)
+            )
         return purged
 
     def purged(self, path: str) -> list[int]:
@@ -330,11 +335,11 @@ class DeadLetterDesk:
         Their body, history, cause and place are what they were. A session that went on without them is not
         held again.
         """
-        parsed, who = dead_letter_path(EntityPath.parse(path)), acting(actor)
+        who = acting(actor)
         numbers = self.purged(path) if which is None else check_numbers(which)
         report = RestoreReport([], [])
         for chunk in _slices(numbers):
-            done = self._store.run(Restore(parsed, chunk, who))
+            done = self._store.run(Restore(path=path, sequence_numbers=tuple(chunk)).by(who))
             report.restored.extend(done.restored)
             report.skipped.extend(done.skipped)
         return report
@@ -344,9 +349,11 @@ class DeadLetterDesk:
 
         `count`: how many these are. Raises InvalidOption if they are not as many.
         """
-        parsed, who = dead_letter_path(EntityPath.parse(path)), acting(actor)
-        expected = whole("count", count, 0, LAST_SEQUENCE)
-        return self._store.run(DeletePurged(parsed, expected, who))
+        return self._store.run(DeletePurged(path=path, count=count).by(acting(actor)))
+
+    def _run(self, act: Callable[[Transaction], T]) -> T:
+        """Run a function of a transaction as one commit."""
+        return self._store.run(Act(act))
 
     def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
         parsed = dead_letter_path(EntityPath.parse(path))

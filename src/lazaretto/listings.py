@@ -7,11 +7,11 @@ from contextlib import suppress
 from lazaretto.dead_letters import checked_filter
 from lazaretto.engine.entities.overview import Status, read_rates, read_status
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import ORDERS, DeadLetterPage, read_page
 from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import GivenDuration, member, seconds, text, whole
-from lazaretto.model.entities import LONGEST_PATH, EntityPath
+from lazaretto.model.entities import LONGEST_PATH, EntityPath, dead_letter_path
 from lazaretto.model.rates import KEPT, SPANS, Rate
 from lazaretto.store.sql.store import Store
 

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.peek import peek
 from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred
@@ -34,7 +35,6 @@ from lazaretto.engine.messages.settle import (
     Settlement,
     messages_held,
 )
-from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.errors import (
     BrokerClosed,

@@ -4,49 +4,49 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from types import EllipsisType
+from typing import Any
 
-from lazaretto.editing import Editor, as_edit, refuse_changed_source
+from msgspec import UNSET
+
+from lazaretto.commands.repair_commands import (
+    ApplyRepair,
+    CanaryRepair,
+    CancelRepair,
+    DirectingRepair,
+    PauseRepair,
+    PlanRepair,
+    ResumeRepair,
+    UndoRepair,
+    checked_edit,
+)
+from lazaretto.editing import Editor
 from lazaretto.edits.edit import Edit
-from lazaretto.edits.named_fields import may_change_session
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
-    check_numbers,
-    dead_letter_path,
-    holder,
 )
-from lazaretto.engine.outcome.units import takes_units
 from lazaretto.engine.repairs.course import find_repair, plan_of
 from lazaretto.engine.repairs.editing import edit_of, letters_at
-from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (
-    DirectRepair,
-    Limits,
+    MOST_IN_FLIGHT,
     PaceRepair,
-    PlanRepair,
     repair_status,
     repaired_letters,
 )
 from lazaretto.engine.repairs.preview import preview
 from lazaretto.engine.repairs.runner import Runner
-from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import flag, function, seconds, shown, text, whole
+from lazaretto.model.checks import flag, function, seconds, text, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter
-from lazaretto.model.repair_pace import Pace
-from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
+from lazaretto.model.repair_phases import RUNNING, Phase
 from lazaretto.model.repairs import (
-    BY_NUMBER,
-    BY_SESSION,
-    ORDERS,
-    Plan,
     RepairedLetter,
     RepairPreview,
     RepairStatus,
@@ -55,38 +55,8 @@ from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.traces.repairs import around_steps, directed
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
 #: Dead letters that are read at once.
 _PAGE = 1_000
-_MOST_CANARIES, _MOST_IN_FLIGHT, _FASTEST = 1_000, 1_000_000, 1_000_000.0
-
-
-def check_name(name: object) -> str:
-    """Return a repair's name, else raise InvalidOption."""
-    if not isinstance(name, str) or not _NAME.match(name):
-        raise InvalidOption(
-            f"expected a repair's name of letters, digits, '_', '.' and '-', 1 to 64, got {shown(name)}"
-        )
-    return name
-
-
-def _check_in_flight(value: object) -> int | None:
-    return None if value is None else whole("in_flight", value, 1, _MOST_IN_FLIGHT)
-
-
-def _check_rate(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
-        raise InvalidOption(f"expected rate to be letters a second, above 0, or None, got {shown(value)}")
-    return float(value)
-
-
-def _limits(in_flight: int | EllipsisType | None, rate: float | EllipsisType | None) -> Limits:
-    return (
-        in_flight if in_flight is ... else _check_in_flight(in_flight),
-        rate if rate is ... else _check_rate(rate),
-    )
 
 
 class Repair:
@@ -115,7 +85,7 @@ class Repair:
 
         It looks at so many `letters`, spread over the set; None means all. It changes nothing.
         """
-        wanted = None if letters is None else whole("letters", letters, 1, _MOST_IN_FLIGHT)
+        wanted = None if letters is None else whole("letters", letters, 1, MOST_IN_FLIGHT)
 
         edit = self.edit()
         with Editor(edit) if edit is not None else contextlib.nullcontext() as editor:
@@ -130,7 +100,7 @@ class Repair:
 
     def canary(self, *, actor: str | None = None) -> None:
         """Send the first few letters, and wait for their outcome."""
-        self._direct(RepairEvent.TRY_FEW, actor)
+        self._direct(CanaryRepair(name=self._name), actor)
 
     def apply(
         self,
@@ -145,8 +115,9 @@ class Repair:
         letters are processed, and is halved when one fails again; None sends all at once. `rate`: the most
         letters a second. By default as planned.
         """
-        limits = None if in_flight is ... and rate is ... else _limits(in_flight, rate)
-        self._direct(RepairEvent.APPLY, actor, limits)
+        chosen = {"in_flight": in_flight, "rate": rate}
+        limits: Any = {name: limit for name, limit in chosen.items() if limit is not ...}
+        self._direct(ApplyRepair(name=self._name, limits=limits), actor)
 
     def set_pace(
         self,
@@ -156,30 +127,32 @@ class Repair:
         actor: str | None = None,
     ) -> None:
         """Change how fast it goes, also while it runs; None means no limit. By default as it is."""
-        who = acting(actor)
-        self._store.run(PaceRepair(self._name, _limits(in_flight, rate), who))
+        command = PaceRepair(
+            name=self._name,
+            in_flight=UNSET if isinstance(in_flight, EllipsisType) else in_flight,
+            rate=UNSET if isinstance(rate, EllipsisType) else rate,
+        )
+        self._store.run(command.by(acting(actor)))
 
     def pause(self, *, actor: str | None = None) -> None:
         """Send no more until `resume`."""
-        self._direct(RepairEvent.PAUSE, actor)
+        self._direct(PauseRepair(name=self._name), actor)
 
     def resume(self, *, actor: str | None = None) -> None:
         """Go on where it was paused or stopped."""
-        self._direct(RepairEvent.RESUME, actor)
+        self._direct(ResumeRepair(name=self._name), actor)
 
     def cancel(self, *, actor: str | None = None) -> None:
         """Never send what is left."""
-        self._direct(RepairEvent.CANCEL, actor)
+        self._direct(CancelRepair(name=self._name), actor)
 
     def undo(self, *, actor: str | None = None) -> None:
         """Take back what nobody was handed yet, newest first; what was handed out stays as it is."""
-        self._direct(RepairEvent.UNDO, actor)
+        self._direct(UndoRepair(name=self._name), actor)
 
-    def _direct(self, event: RepairEvent, actor: str | None, limits: Limits | None = None) -> None:
-        if event in (RepairEvent.TRY_FEW, RepairEvent.APPLY, RepairEvent.RESUME):
-            refuse_changed_source(self.edit())
-        operation = DirectRepair(self._name, event, acting(actor), limits)
-        directed(self._store, f"{event.value}_repair", functools.partial(self._store.run, operation))
+    def _direct(self, command: DirectingRepair, actor: str | None) -> None:
+        operation = command.operation(self._store, acting(actor))
+        directed(self._store, command.command_name, functools.partial(self._store.run, operation))
 
     def letters(self, *, skipped: bool = False, failed: bool = False) -> Iterator[RepairedLetter]:
         """Yield what became of each letter that was dealt with, by sequence number.
@@ -295,57 +268,17 @@ class RepairDesk:
         `canary`: how many letters `Repair.canary` sends first, of which `canary_failures` may fail again,
         and for which it waits `canary_wait` seconds. `in_flight`, `rate`: see `Repair.apply`.
         """
-        parsed = dead_letter_path(EntityPath.parse(path))
-        given = which if isinstance(which, DeadLetterFilter) else None
-        numbers = None if given is not None else check_numbers(which)
-        given = given or DeadLetterFilter(sequence_numbers=tuple(numbers or ()))
-        flag("everything", everything)
-        if given.is_empty and not everything:
-            raise InvalidOption(
-                "an empty filter matches every dead letter; pass everything=True to repair them all"
-            )
-        if order is not None and not (isinstance(order, str) and order in ORDERS):
-            raise InvalidOption(
-                f"expected order to be one of {', '.join(ORDERS)} or None, got {shown(order)}"
-            )
-        called = None if name is None else check_name(name)
-        whole("canary", canary, 0, _MOST_CANARIES)
-        whole("canary_failures", canary_failures, 0, _MOST_CANARIES)
-        wait = seconds("canary_wait", canary_wait)
-        pace = Pace(in_flight=_check_in_flight(in_flight), rate=_check_rate(rate))
-        target = None if to is None else str(EntityPath.parse(to))
-        change = None if edit is None else _checked_edit(edit)
-        who = acting(actor)
-        by_session, units = look(self._store, functools.partial(_togetherness, path=parsed, to=to))
-        if units and order == BY_NUMBER:
-            raise InvalidOption(
-                f"expected order={BY_SESSION!r}, got {order!r}: sessions of {target or parsed.queue!r} are "
-                "units (on_poison_session=whole), so their letters must be sent together"
-            )
-        kept = order or (BY_SESSION if by_session or units else BY_NUMBER)
-        most = None if limit is None else whole("limit", limit, 1, 1 << 62)
-        moves = kept == BY_SESSION and change is not None and may_change_session(change)
-        with Editor(change) if moves and change is not None else contextlib.nullcontext() as editor:
-            frozen = look(self._store, lambda tx: freeze(tx, parsed, given, kept, canary, most, editor))
-        plan = Plan(
-            which=_told(given),
-            members=frozen.digest,
-            frozen_at=frozen.frozen_at,
-            first=frozen.first,
-            last=frozen.last,
-            fingerprints=frozen.fingerprints,
-            order=kept,
-            sessions=frozen.sessions,
-            to=target,
-            edit=None if change is None else change.text,
-            edit_digest=None if change is None else change.digest,
-            edit_source=None if change is None else change.source,
-            canary=frozen.canary,
-            canary_failures=canary_failures,
-            canary_wait=wait,
-        )
-        operation = PlanRepair(parsed, called, plan, frozen, pace, who)
-        record = directed(self._store, "plan_repair", functools.partial(self._store.run, operation))
+        filtered = which if isinstance(which, DeadLetterFilter) else None
+        chosen = filtered or DeadLetterFilter(sequence_numbers=tuple(check_numbers(which)))
+        change = None if edit is None else checked_edit(edit)
+        command = PlanRepair(
+            path=path, everything=everything, name=name, limit=limit, to=to,
+            edit=None if change is None else change.text, order=order, canary=canary,
+            canary_failures=canary_failures, canary_wait=seconds("canary_wait", canary_wait),
+            in_flight=in_flight, rate=rate,
+        )  # fmt: skip
+        operation = command.planned(self._store, chosen, change, acting(actor))
+        record = directed(self._store, command.command_name, functools.partial(self._store.run, operation))
         return Repair(self._store, record.name)
 
     def repair(self, name: str) -> Repair:
@@ -371,25 +304,3 @@ class RepairDesk:
         runner = Runner(self._store, Editor, around=around_steps(self._store))
         with _asking(runner, until):
             runner.run()
-
-
-def _togetherness(tx: Transaction, path: EntityPath, to: str | None) -> tuple[bool, bool]:
-    """Return whether a queue requires sessions, and whether its letters go where sessions are units."""
-    queue = holder(tx, path)
-    target = queue if to is None else tx.queues.by_path(EntityPath.parse(to).key)
-    return queue.options.requires_session, target is not None and takes_units(tx, target)
-
-
-def _checked_edit(given: object) -> Edit:
-    """Return an edit that can be applied here. Raises InvalidOption, FilterSyntaxError, HandlerError."""
-    with Editor(as_edit(given)) as editor:
-        editor.check()
-        return editor.edit
-
-
-def _told(which: DeadLetterFilter) -> dict[str, object]:
-    """Return a filter's parts as they are kept: numbers only as how many there are."""
-    parts = which.as_detail()
-    numbers = parts.pop("sequence_numbers", None)
-    told = {name: value if isinstance(value, str | int) else str(value) for name, value in parts.items()}
-    return {**told, **({} if numbers is None else {"numbers": len(numbers)})}

@@ -8,9 +8,9 @@ from typing import overload
 
 import msgspec
 
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import Sendable, prepare_all, several
 from lazaretto.engine.messages.send import CancelScheduled, Send
-from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.errors import BrokerClosed, InvalidOption, NotAllowed
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.entities import EntityPath, Subqueue

@@ -67,6 +67,10 @@ EACH: list[c.Command] = [
     c.DeletePurged(path="q", count=2),
     c.Resubmit(path="q", sequence_numbers=(3,)),
     c.MoveDeadLetters(path="q", sequence_numbers=(4,), to="other"),
+    c.PurgeCause(path="q", number=1),
+    c.RestorePurged(path="q"),
+    c.SendMessage(path="q", body="more", properties={"urgent": True}),
+    c.DeleteMessages(path="q", count=1),
     c.PlanRepair(path="q", name="mend", everything=True, canary=1),
     c.PaceRepair(name="mend", in_flight=5, rate=None),
     c.CanaryRepair(name="mend"),
@@ -172,7 +176,8 @@ def test_each_is_in_the_audit_log(stocked: Broker) -> None:
         before = entries(stocked)
         stocked.run(command, actor=Actor.at("ann", "10.0.0.1"))
         new = stocked.audit(limit=entries(stocked) - before) if entries(stocked) > before else []
-        assert [(e.actor, e.detail.get("origin")) for e in new] == [("ann", "10.0.0.1")], command
+        noted = [(e.actor, e.detail.get("origin"), e.action) for e in new]
+        assert noted == [("ann", "10.0.0.1", type(command).action)], command
     with pytest.raises(EntityExists):
         stocked.run(c.CreateQueue(path="q"))
     assert stocked.audit(limit=1)[0].action == "access: four eyes"
@@ -303,9 +308,13 @@ class TestKeys:
         "resubmit", None, c.Command, QueueOptions(), DeadLetterFilter(),
         c.CreateQueue(path="x", options={"lok": 1}), c.SetStatus(path="q", status="x"),
         c.PlanRepair(path="q", name="n"), c.PlanRepair(path="q", name="n", filter={"x": 1}),
-        c.Resubmit(path="q", sequence_numbers=(0,)),
+        c.Resubmit(path="q", sequence_numbers=(0,)), c.Purge(path="q", sequence_numbers=()),
+        c.Resubmit(path="q", sequence_numbers=tuple(range(1, 502))),
     ],
-    ids=["text", "none", "class", "options", "filter", "unknown", "status", "all", "part", "zero"],
+    ids=[
+        "text", "none", "class", "options", "filter", "unknown", "status", "all", "part", "zero", "empty",
+        "many",
+    ],
 )  # fmt: skip
 def test_what_is_wrong(stocked: Broker, command: Any) -> None:
     before = entries(stocked)

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from datetime import timedelta
 from lazaretto.claims import Claim
-from lazaretto.commands.command import Command
 from lazaretto.consume import ConsumeReport
 from lazaretto.consume import Stop
 from lazaretto.dead_letters import Which
@@ -25,6 +24,7 @@ from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.edits.edit import Edit
 from lazaretto.engine.access import Person
 from lazaretto.engine.access import Token
+from lazaretto.engine.command import Command
 from lazaretto.engine.dialogs.definitions import Change
 from lazaretto.engine.entities.overview import Status
 from lazaretto.engine.entities.topics import SubscriptionDescription

@@ -8,10 +8,10 @@ from typing import Any
 from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender, AsyncTransaction
 from lazaretto.aio.driver import Driver, Then
 from lazaretto.aio.mirrors import catch
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.messages.send import CancelScheduled, NumberedSend, Send
 from lazaretto.engine.messages.sessions import SetSessionState
-from lazaretto.engine.outcome.dead_letter_operations import check_numbers
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, ReceivedMessage

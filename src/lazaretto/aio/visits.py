@@ -20,10 +20,9 @@ from lazaretto.engine.access import (
     grants_of,
 )
 from lazaretto.engine.audited import NoteTry
-from lazaretto.engine.entities.status import ResumeQueue
+from lazaretto.engine.command import Command
 from lazaretto.engine.messages.sessions import stored_session_state
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
-from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.redaction import find_rules, redaction_key
 from lazaretto.engine.routing.forwards import places_behind
 from lazaretto.model.clock import iso
@@ -101,9 +100,9 @@ class Visits:
         found: set[str] = await self._driver.call(self._store.read, lambda tx: places_behind(tx, queue))
         return found
 
-    async def destination(self, verdict: ResumeQueue | ResumeSession) -> str | None:
-        """Return the path that an operator's verdict sends a message to; None: it goes nowhere."""
-        destination: str | None = await self._driver.call(self._store.read, verdict.destination)
+    async def destination(self, command: Command) -> str | None:
+        """Return the path that a command sends messages to as things stand; None: nowhere."""
+        destination: str | None = await self._driver.call(self._store.read, command.destination)
         return destination
 
     async def note_try(self, path: str, number: int, handler: str, edit: Edit | None, actor: str) -> None:

@@ -13,7 +13,7 @@ from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm,
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import NOTHING, optional_count, optional_future
-from lazaretto.commands.access_commands import (
+from lazaretto.commands import (
     CreateLink,
     CreateToken,
     EndSessions,

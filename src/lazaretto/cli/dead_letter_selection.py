@@ -20,9 +20,9 @@ from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.listings import Listing
 from lazaretto.cli.parse import number, past
 from lazaretto.commands import Command
-from lazaretto.commands.letter_commands import OfLetters
 from lazaretto.dead_letters import Which
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped, check_numbers
+from lazaretto.engine.command import OfLetters, check_numbers
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped
 from lazaretto.model.messages import DeadLetter
 from lazaretto.records.plain import plain
 

@@ -9,7 +9,7 @@ import typer
 from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm
 from lazaretto.cli.command import Group
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
+from lazaretto.commands import RemoveRedaction, SetRedaction
 from lazaretto.model.redaction import Form, RedactionRule
 
 commands = Group()

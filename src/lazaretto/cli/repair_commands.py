@@ -36,7 +36,7 @@ from lazaretto.commands import (
     ResumeRepair,
     UndoRepair,
 )
-from lazaretto.commands.letter_commands import OfRepair
+from lazaretto.engine.repairs.operators import OfRepair
 from lazaretto.model.repair_phases import Phase
 from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairStatus
 from lazaretto.records.plain import plain

@@ -1,71 +1,121 @@
-"""Changes by operators, as values: each with the permission that it needs."""
+"""Changes by operators, as values. Written by tests/gates/test_commands_file.py."""
 
-from lazaretto.commands.access_commands import (
+from typing import Final
+
+from lazaretto.commands.desk import CommandDesk
+from lazaretto.commands.dialog_commands import ApplyDefinitions
+from lazaretto.commands.message_commands import SendMessage
+from lazaretto.commands.opposites import opposite_of
+from lazaretto.commands.repair_commands import (
+    ApplyRepair,
+    CanaryRepair,
+    CancelRepair,
+    PauseRepair,
+    PlanRepair,
+    ResumeRepair,
+    UndoRepair,
+)
+from lazaretto.engine.access import (
     CreateLink,
     CreateToken,
     EndSessions,
     GrantRole,
     RemovePerson,
     RevokeToken,
-    SetFourEyes,
     WithdrawRole,
 )
-from lazaretto.commands.command import Command
-from lazaretto.commands.desk import COMMANDS, CommandDesk
-from lazaretto.commands.dialog_commands import (
-    ApplyDefinitions,
-    CleanUpConversation,
-    DropDefinition,
-    EndConversation,
-    ResumeConversation,
-    RevokeClaim,
-)
-from lazaretto.commands.entity_commands import (
+from lazaretto.engine.claims.settle_claims import RevokeClaim
+from lazaretto.engine.command import Command
+from lazaretto.engine.dialogs.definitions import DropDefinition
+from lazaretto.engine.dialogs.verbs import CleanUpConversation, EndConversation, ResumeConversation
+from lazaretto.engine.entities.queues import CreateQueue, CreateQueues, DeleteQueue, UpdateQueue
+from lazaretto.engine.entities.status import ResumeQueue, SetStatus
+from lazaretto.engine.entities.topics import (
     AddRule,
-    CreateQueue,
-    CreateQueues,
     CreateSubscription,
     CreateTopic,
-    DeleteQueue,
     DeleteSubscription,
     DeleteTopic,
-    FreeSession,
     RemoveRule,
-    ResumeQueue,
-    ResumeSession,
-    SetBreaker,
-    SetStatus,
-    UpdateQueue,
     UpdateSubscription,
     UpdateTopic,
 )
-from lazaretto.commands.letter_commands import (
-    AcknowledgeCause,
-    ApplyRepair,
-    CanaryRepair,
-    CancelRepair,
-    DeletePurged,
-    MergeCauses,
-    MoveDeadLetters,
-    NoteCause,
-    PaceRepair,
-    PauseRepair,
-    PlanRepair,
-    Purge,
-    PurgeCause,
-    RecountCauses,
-    Republish,
-    Restore,
-    RestorePurged,
-    Resubmit,
-    ResumeRepair,
-    SplitCause,
-    UndoRepair,
-    UnmergeCauses,
-)
-from lazaretto.commands.message_commands import DeleteMessages, SendMessage
-from lazaretto.commands.opposites import opposite_of
-from lazaretto.commands.redaction_commands import RemoveRedaction, SetRedaction
+from lazaretto.engine.four_eyes import SetFourEyes
+from lazaretto.engine.messages.delete import DeleteMessages
+from lazaretto.engine.messages.sessions import FreeSession
+from lazaretto.engine.outcome.breakers import SetBreaker
+from lazaretto.engine.outcome.cause_parts import MergeCauses, SplitCause, UnmergeCauses
+from lazaretto.engine.outcome.causes import AcknowledgeCause, NoteCause, RecountCauses
+from lazaretto.engine.outcome.held_sessions import ResumeSession
+from lazaretto.engine.outcome.rerouting import MoveDeadLetters, Republish
+from lazaretto.engine.outcome.resubmit import Resubmit
+from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, PurgeCause, Restore, RestorePurged
+from lazaretto.engine.redaction import RemoveRedaction, SetRedaction
+from lazaretto.engine.repairs.operators import PaceRepair
+
+#: All commands by their names, such as "create_queue".
+COMMANDS: Final[dict[str, type[Command]]] = {
+    kind.command_name: kind
+    for kind in (
+        AcknowledgeCause,
+        AddRule,
+        ApplyDefinitions,
+        ApplyRepair,
+        CanaryRepair,
+        CancelRepair,
+        CleanUpConversation,
+        CreateLink,
+        CreateQueue,
+        CreateQueues,
+        CreateSubscription,
+        CreateToken,
+        CreateTopic,
+        DeleteMessages,
+        DeletePurged,
+        DeleteQueue,
+        DeleteSubscription,
+        DeleteTopic,
+        DropDefinition,
+        EndConversation,
+        EndSessions,
+        FreeSession,
+        GrantRole,
+        MergeCauses,
+        MoveDeadLetters,
+        NoteCause,
+        PaceRepair,
+        PauseRepair,
+        PlanRepair,
+        Purge,
+        PurgeCause,
+        RecountCauses,
+        RemovePerson,
+        RemoveRedaction,
+        RemoveRule,
+        Republish,
+        Restore,
+        RestorePurged,
+        Resubmit,
+        ResumeConversation,
+        ResumeQueue,
+        ResumeRepair,
+        ResumeSession,
+        RevokeClaim,
+        RevokeToken,
+        SendMessage,
+        SetBreaker,
+        SetFourEyes,
+        SetRedaction,
+        SetStatus,
+        SplitCause,
+        UndoRepair,
+        UnmergeCauses,
+        UpdateQueue,
+        UpdateSubscription,
+        UpdateTopic,
+        WithdrawRole,
+    )
+}
 
 __all__ = [
     "COMMANDS",

@@ -1,32 +1,31 @@
-"""Messages that an operator sends or deletes."""
+"""Messages that an operator sends."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from lazaretto.commands.command import Administering, OfPath
-from lazaretto.engine.messages import operator_send
+from lazaretto.engine.command import OfPath
+from lazaretto.engine.log import audit
 from lazaretto.engine.messages.prepare import prepare
+from lazaretto.engine.messages.send import Send
 from lazaretto.errors import InvalidOption
 from lazaretto.filters.records import property_value
 from lazaretto.model.messages import Message
 from lazaretto.model.permissions import Permission
 from lazaretto.sender import sendable
-
-if TYPE_CHECKING:
-    from lazaretto.broker import Broker
+from lazaretto.store.sql.transaction import Transaction
 
 #: A text of several lines, where a person types it.
 Lines = Annotated[str, Meta(extra={"lines": 10})]
 
 
-class SendMessage(OfPath, frozen=True, kw_only=True):
+class SendMessage(OfPath[int], frozen=True, kw_only=True):
     """Send a message to a queue or topic.
 
     `body`: a text. `body_base64`: a body of any bytes instead. `properties`: the application's own.
@@ -34,6 +33,7 @@ class SendMessage(OfPath, frozen=True, kw_only=True):
     """
 
     permission = Permission.SEND
+    action = "send_message"
     body: Lines | None = None
     body_base64: str | None = None
     content_type: str | None = None
@@ -48,7 +48,7 @@ class SendMessage(OfPath, frozen=True, kw_only=True):
     time_to_live: float | None = None
     scheduled_enqueue_time: datetime | None = None
 
-    def apply(self, broker: Broker, actor: str) -> None:
+    def run(self, tx: Transaction, actor: str) -> int:
         message = Message(
             self._content(),
             message_id=self.message_id,
@@ -63,7 +63,11 @@ class SendMessage(OfPath, frozen=True, kw_only=True):
             time_to_live=self.time_to_live,
             scheduled_enqueue_time=self.scheduled_enqueue_time,
         )
-        broker._store.run(operator_send.SendMessage(sendable(self.path), prepare(message), actor))
+        path, prepared = sendable(self.path), prepare(message)
+        (number,) = Send(path, [prepared]).run(tx)
+        detail = {"sequence_number": number, "message_id": prepared.message_id}
+        audit(tx, actor, self.action, path.queue, **detail)
+        return number
 
     def sends_to(self) -> str:
         return self.path
@@ -83,26 +87,3 @@ class SendMessage(OfPath, frozen=True, kw_only=True):
             return base64.b64decode(self.body_base64, validate=True)
         except (binascii.Error, ValueError) as error:
             raise InvalidOption(f"body_base64: expected base64: {error}") from None
-
-
-class DeleteMessages(Administering, frozen=True, kw_only=True):
-    """Delete the first active messages of a queue for good; the answer is how many these were.
-
-    `count`: at most so many. `session_id`: only messages of this session. `enqueued_before`: only those that
-    came earlier. Messages that are locked, deferred or scheduled stay.
-    """
-
-    final: ClassVar[bool] = True
-    path: str
-    count: Annotated[int, Meta(ge=1)]
-    session_id: str | None = None
-    enqueued_before: datetime | None = None
-
-    def apply(self, broker: Broker, actor: str) -> None:
-        broker.delete_messages(
-            self.path,
-            self.count,
-            session_id=self.session_id,
-            enqueued_before=self.enqueued_before,
-            actor=actor,
-        )

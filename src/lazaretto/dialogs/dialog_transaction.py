@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.validation import problem_with
-from lazaretto.engine.dialogs.conversation_ends import DialogError
+from lazaretto.engine.dialogs.conversation_ends import check_error
 from lazaretto.engine.dialogs.receive_group import (
     GroupHandover,
     ReceiveGroup,
@@ -19,7 +19,7 @@ from lazaretto.engine.dialogs.receive_group import (
 )
 from lazaretto.engine.dialogs.verbs import (
     BeginDialog,
-    EndConversation,
+    EndSide,
     MoveConversation,
     SendDialog,
     SetTimer,
@@ -29,7 +29,6 @@ from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.model.checks import seconds, shown, text, whole
 from lazaretto.model.conversations import (
-    LONGEST_ERROR,
     check_group,
     check_handle,
     dialog_of,
@@ -46,13 +45,6 @@ from lazaretto.store.sql.store import Store
 from lazaretto.traces import active
 from lazaretto.transaction import BrokerTransaction
 from lazaretto.work import UnitOfWork, WorkVerbs
-
-
-def check_error(error: object) -> DialogError:
-    """Return an error that ends a conversation: a code above 0 and a text. Raises InvalidOption."""
-    if not isinstance(error, tuple) or len(error) != 2:
-        raise InvalidOption(f"expected error to be a code and a text, got {shown(error)}")
-    return whole("an error's code", error[0], 1, 2**31 - 1), text("an error's text", error[1], LONGEST_ERROR)
 
 
 class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
@@ -282,7 +274,7 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         """
         handle = check_handle(conversation)
         given = None if error is None else check_error(error)
-        self._work.enlist(EndConversation(handle, given, lenient=handle in self._last))
+        self._work.enlist(EndSide(handle, given, lenient=handle in self._last))
 
     def move_conversation(self, conversation: str, group: str) -> None:
         """Move a conversation to another group of the same queue; both must be free or locked here."""

@@ -16,16 +16,17 @@ from lazaretto.dialogs.description import (
     describe_conversation,
     timeline,
 )
-from lazaretto.dialogs.dialog_transaction import DialogTransaction, check_error
+from lazaretto.dialogs.dialog_transaction import DialogTransaction
 from lazaretto.dialogs.directory import Directory
 from lazaretto.dialogs.validation import problem_with
-from lazaretto.engine.dialogs.conversation_ends import require_conversation
-from lazaretto.engine.dialogs.definitions import ApplyDefinitions, Change, DropDefinition
+from lazaretto.engine.command import Act
+from lazaretto.engine.dialogs.conversation_ends import check_error, require_conversation
+from lazaretto.engine.dialogs.definitions import Change, DropDefinition, apply_definitions, plan_definitions
 from lazaretto.engine.dialogs.verbs import (
     CleanUpConversation,
     EndConversation,
-    ResumeConversation,
     both_ends,
+    resume_conversation,
 )
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
@@ -49,7 +50,6 @@ from lazaretto.tools.loading import load
 
 STATES = {state.value: state for state in ConversationState if state is not ConversationState.CLOSED}
 #: What an operator may decide on the poison message that holds a conversation.
-VERDICTS = ("retry", "move", "drop", "reject", "end")
 _PAGE = 500
 
 
@@ -165,9 +165,7 @@ class Dialogs:
 
         Raises DefinitionError. A service's queue stays; delete it with `broker.delete_queue`.
         """
-        if kind not in contracts.KINDS:
-            raise InvalidOption(f"expected a kind of {', '.join(contracts.KINDS)}, got {shown(kind)}")
-        self._store.run(DropDefinition(kind, name, acting(actor)))
+        self._store.run(DropDefinition(kind=kind, name=name).by(acting(actor)))
         self._directory.forget_definitions()
 
     def definitions(self) -> contracts.Definitions:
@@ -198,10 +196,12 @@ class Dialogs:
         drop_others: bool = False,
         compare: bool = False,
     ) -> list[Change]:
-        operation = ApplyDefinitions(definitions, acting(actor), drop_others, compare)
+        who = acting(actor)
         if compare:
-            return self._store.read(operation.run)
-        changes = self._store.run(operation)
+            return self._store.read(lambda tx: plan_definitions(tx, definitions, drop_others=drop_others)[0])
+        changes = self._store.run(
+            Act(lambda tx: apply_definitions(tx, definitions, who, drop_others=drop_others))
+        )
         self._directory.forget_definitions()
         return changes
 
@@ -310,15 +310,14 @@ class Dialogs:
 
     def end(self, handle: str, *, error: tuple[int, str] | None = None, actor: str | None = None) -> None:
         """End this side of a conversation, as an operator; the other side is notified."""
-        given = None if error is None else check_error(error)
-        self._store.run(EndConversation(check_handle(handle), given, actor=acting(actor)))
+        self._store.run(EndConversation(handle=handle, error=error).by(acting(actor)))
 
     def clean_up(self, handle: str, *, actor: str | None = None) -> int:
         """Delete one side of a dialog and its messages, without notifying the other; return how many.
 
         Use it if the other side no longer exists or will not return; if it exists, it must end too.
         """
-        return self._store.run(CleanUpConversation(check_handle(handle), acting(actor)))
+        return self._store.run(CleanUpConversation(handle=handle).by(acting(actor)))
 
     def resume(
         self,
@@ -334,10 +333,8 @@ class Dialogs:
         "drop" and "reject" are the dispositions. "end" ends the conversation with `error` and dead-letters
         its messages.
         """
-        if verdict not in VERDICTS:
-            raise InvalidOption(f"expected a verdict of {', '.join(VERDICTS)}, got {shown(verdict)}")
-        operation = ResumeConversation(check_handle(handle), verdict, check_error(error), acting(actor))
-        self._store.run(operation)
+        given, who = check_error(error), acting(actor)
+        self._store.run(Act(lambda tx: resume_conversation(tx, handle, verdict, given, who)))
 
     def _find(self, dialog: str) -> str:
         """Return the handle of one end, given a dialog's id, its beginning, or a handle."""

@@ -7,15 +7,26 @@ import hashlib
 import hmac
 import secrets
 from datetime import datetime
-from typing import Final
+from typing import ClassVar, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from lazaretto.engine.command import Administering, Command, Detail, Touch
 from lazaretto.engine.log import audit
 from lazaretto.errors import NotAllowed, PersonNotFound, TokenNotFound
 from lazaretto.model.actors import Actor, behind
+from lazaretto.model.checks import moment, text
 from lazaretto.model.clock import MICROSECONDS, to_datetime
-from lazaretto.model.grants import Grant, decode_grants, encode_grants, join_grants
+from lazaretto.model.grants import (
+    Grant,
+    Role,
+    checked_grant,
+    decode_grants,
+    encode_grants,
+    join_grants,
+    person_name,
+)
 from lazaretto.store.records.access import PersonRecord, SecretRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -26,8 +37,11 @@ LINK: Final = "link"
 #: What a secret begins with, by its kind.
 PREFIXES: Final = {TOKEN: "lzt", SESSION: "lzs", LINK: "lzl"}
 
-#: The end of a token for which none is given, and how long it works then, in microseconds.
-USUAL: Final = -1
+T = TypeVar("T")
+
+#: The most characters of what a token is for, and of an id.
+_LONGEST_LABEL: Final = 200
+#: How long a token works for which no end is given, in microseconds.
 _DAY: Final = 24 * 3600 * MICROSECONDS
 _TOKEN_LASTS: Final = 90 * _DAY
 #: How long before its end whoever uses a token is warned of.
@@ -181,127 +195,163 @@ def _make(
     return MadeSecret(id_, person, secret, None if expires is None else to_datetime(expires))
 
 
-@dataclasses.dataclass(slots=True)
-class ChangeGrants(Operation[Person]):
-    """Grant a role to somebody, or withdraw it. Raises NotAllowed if that changes nothing."""
+class OfPerson(Administering[T], frozen=True, kw_only=True):
+    """A change of what somebody may do. A name that begins with `group:` is that of a group."""
 
     person: str
-    grant: Grant
-    actor: str
-    withdraw: bool = False
-
-    def run(self, tx: Transaction) -> Person:
-        found = tx.access.person(self.person)
-        grants = () if found is None else decode_grants(found.grants)
-        told = f"{self.grant.role.value!r} on {self.grant.pattern!r}"
-        if self.withdraw:
-            _known(tx, self.person)
-            if self.grant not in grants:
-                raise NotAllowed(f"expected a role that {self.person!r} has, got {told}")
-            left = tuple(one for one in grants if one != self.grant)
-        elif self.grant in grants:
-            raise NotAllowed(f"expected a role that {self.person!r} does not have yet, got {told}")
-        else:
-            left = (*grants, self.grant)
-        record = PersonRecord(self.person, encode_grants(left), tx.now if found is None else found.created)
-        tx.access.save_person(record)
-        audit(
-            tx, self.actor, "access: withdraw" if self.withdraw else "access: grant", "",
-            person=self.person, role=self.grant.role.value, pattern=self.grant.pattern,
-        )  # fmt: skip
-        return Person(self.person, left, to_datetime(record.created))
 
 
-@dataclasses.dataclass(slots=True)
-class RemovePerson(Operation[int]):
-    """Remove a person with all tokens and sessions; return how many these were. Raises PersonNotFound."""
+class GrantRole(OfPerson[Person], frozen=True, kw_only=True):
+    """Grant a role to a person or group, on the entities that a pattern matches."""
 
-    person: str
-    actor: str
+    action = "access: grant"
+    role: str
+    queue: str = "*"
 
-    def run(self, tx: Transaction) -> int:
-        _known(tx, self.person)
-        tx.access.delete_person(self.person)
-        count = tx.access.delete_secrets(self.person, None)
-        audit(tx, self.actor, "access: remove", "", person=self.person, count=count)
+    def run(self, tx: Transaction, actor: str) -> Person:
+        name, grant = person_name(self.person), checked_grant(self.role, self.queue)
+        before = grants_of(tx, name)
+        if grant in before:
+            raise NotAllowed(f"expected a role that {name!r} does not have yet, got {_told(grant)}")
+        return _save_grants(tx, actor, self.action, name, grant, (*before, grant))
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch(("role", detail["person"], detail["role"], detail["pattern"]))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return WithdrawRole(person=detail["person"], role=detail["role"], queue=detail["pattern"])
+
+
+class WithdrawRole(OfPerson[Person], frozen=True, kw_only=True):
+    """Withdraw a role that was granted."""
+
+    action = "access: withdraw"
+    role: str
+    queue: str = "*"
+
+    def run(self, tx: Transaction, actor: str) -> Person:
+        name, grant = person_name(self.person), checked_grant(self.role, self.queue)
+        before = decode_grants(_known(tx, name).grants)
+        if grant not in before:
+            raise NotAllowed(f"expected a role that {name!r} has, got {_told(grant)}")
+        rest = tuple(one for one in before if one != grant)
+        return _save_grants(tx, actor, self.action, name, grant, rest)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return GrantRole.touches(path, detail)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return GrantRole(person=detail["person"], role=detail["role"], queue=detail["pattern"])
+
+
+def _told(grant: Grant) -> str:
+    return f"{grant.role.value!r} on {grant.pattern!r}"
+
+
+def _save_grants(
+    tx: Transaction, actor: str, action: str, name: str, changed: Grant, grants: tuple[Grant, ...]
+) -> Person:
+    person = tx.access.person(name)
+    record = PersonRecord(name, encode_grants(grants), tx.now if person is None else person.created)
+    tx.access.save_person(record)
+    audit(tx, actor, action, "", person=name, role=changed.role.value, pattern=changed.pattern)
+    return Person(name, grants, to_datetime(record.created))
+
+
+class RemovePerson(OfPerson[int], frozen=True, kw_only=True):
+    """Remove a person with all roles, tokens and sessions; the answer is how many secrets these were."""
+
+    action = "access: remove"
+
+    def run(self, tx: Transaction, actor: str) -> int:
+        name = person_name(self.person)
+        _known(tx, name)
+        tx.access.delete_person(name)
+        count = tx.access.delete_secrets(name, None)
+        audit(tx, actor, self.action, "", person=name, count=count)
+        return count
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch(("role", detail["person"]))]
+
+
+class EndSessions(OfPerson[int], frozen=True, kw_only=True):
+    """End all sessions of a person in browsers; the answer is how many these were."""
+
+    action = "access: end sessions"
+
+    def run(self, tx: Transaction, actor: str) -> int:
+        name = person_name(self.person)
+        count = tx.access.delete_secrets(name, SESSION)
+        audit(tx, actor, self.action, "", person=name, count=count)
         return count
 
 
-@dataclasses.dataclass(slots=True)
-class CreateToken(Operation[MadeSecret]):
-    """Make a token for a person, which is shown once. Raises PersonNotFound.
+class CreateToken(OfPerson[MadeSecret], frozen=True, kw_only=True):
+    """Make a token that stands for a person. The answer has its secret, which is shown only now.
 
-    `expires`: in microseconds; USUAL: after 90 days; None: never.
+    It ends after 90 days unless another time is given; null: never.
     """
 
-    person: str
-    label: str
-    expires: int | None
-    actor: str
+    action = "access: token"
+    shown_once: ClassVar[bool] = True
+    label: str = ""
+    expires: datetime | UnsetType | None = UNSET
 
-    def run(self, tx: Transaction) -> MadeSecret:
-        _known(tx, self.person)
-        makers = makers_of(self.actor, self.person)
-        expires = tx.now + _TOKEN_LASTS if self.expires == USUAL else self.expires
-        made = _make(tx, TOKEN, self.person, self.label, expires, makers=makers)
-        audit(tx, self.actor, "access: token", "", person=self.person, id=made.id, label=self.label)
+    def run(self, tx: Transaction, actor: str) -> MadeSecret:
+        name = person_name(self.person)
+        label = text("label", self.label, _LONGEST_LABEL) if self.label else ""
+        usual = tx.now + _TOKEN_LASTS
+        expires = usual if isinstance(self.expires, UnsetType) else moment("expires", self.expires)
+        _known(tx, name)
+        made = _make(tx, TOKEN, name, label, expires, makers=makers_of(actor, name))
+        audit(tx, actor, self.action, "", person=name, id=made.id, label=label)
         return made
 
 
-@dataclasses.dataclass(slots=True)
-class RevokeToken(Operation[str]):
-    """Delete a token with the sessions of its person, or one session; return whose it was.
+class RevokeToken(Administering[str], frozen=True, kw_only=True):
+    """Delete a token by its id, with the sessions of its person; or one session by its id."""
 
-    Raises TokenNotFound.
-    """
-
+    action = "access: revoke"
     id: str
-    actor: str
 
-    def run(self, tx: Transaction) -> str:
-        found = tx.access.secret(self.id)
-        if found is None or found.kind == LINK:
-            raise TokenNotFound(f"expected the id of a token or session, got {self.id!r}")
-        tx.access.delete_secret(self.id)
-        if found.kind == TOKEN:
+    def run(self, tx: Transaction, actor: str) -> str:
+        id_ = text("id", self.id, _LONGEST_LABEL)
+        secret = tx.access.secret(id_)
+        if secret is None or secret.kind == LINK:
+            raise TokenNotFound(f"expected the id of a token or session, got {id_!r}")
+        tx.access.delete_secret(id_)
+        if secret.kind == TOKEN:
             # One of them may have been opened with it.
-            tx.access.delete_secrets(found.person, SESSION)
-        audit(tx, self.actor, "access: revoke", "", person=found.person, id=self.id, kind=found.kind)
-        return found.person
+            tx.access.delete_secrets(secret.person, SESSION)
+        audit(tx, actor, self.action, "", person=secret.person, id=id_, kind=secret.kind)
+        return secret.person
 
 
-@dataclasses.dataclass(slots=True)
-class EndSessions(Operation[int]):
-    """End all sessions of a person; return how many these were."""
+class CreateLink(Administering[MadeSecret], frozen=True, kw_only=True):
+    """Make the secret of a link that opens one session within a minute.
 
-    person: str
-    actor: str
-
-    def run(self, tx: Transaction) -> int:
-        count = tx.access.delete_secrets(self.person, SESSION)
-        audit(tx, self.actor, "access: end sessions", "", person=self.person, count=count)
-        return count
-
-
-@dataclasses.dataclass(slots=True)
-class CreateLink(Operation[MadeSecret]):
-    """Make a secret that opens one session within a minute.
-
-    `grants`: what the session may do, in place of what was granted to the person: for the store's owner.
-    Raises PersonNotFound.
+    `person`: whose session; null: that of whoever asks, who may do everything in it.
     """
 
-    person: str
-    actor: str
-    grants: tuple[Grant, ...] | None = None
+    action = "access: link"
+    shown_once: ClassVar[bool] = True
+    person: str | None = None
 
-    def run(self, tx: Transaction) -> MadeSecret:
-        if self.grants is None:
-            _known(tx, self.person)
-        grants = None if self.grants is None else encode_grants(self.grants)
-        makers = makers_of(self.actor, self.person)
-        made = _make(tx, LINK, self.person, "", tx.now + _LINK_LASTS, grants, makers=makers)
-        audit(tx, self.actor, "access: link", "", person=self.person)
+    def run(self, tx: Transaction, actor: str) -> MadeSecret:
+        if self.person is None:
+            name, grants = str(actor), encode_grants((Grant(Role.ADMIN),))
+        else:
+            name, grants = person_name(self.person), None
+            _known(tx, name)
+        expires = tx.now + _LINK_LASTS
+        made = _make(tx, LINK, name, "", expires, grants, makers=makers_of(actor, name))
+        audit(tx, actor, self.action, "", person=name)
         return made
 
 

@@ -10,12 +10,13 @@ from typing import Final
 
 import msgspec
 
+from lazaretto.engine.command import Administering, Command, Detail, Touch
 from lazaretto.engine.log import audit
 from lazaretto.errors import SecondPersonNeeded
 from lazaretto.model.actors import Actor, behind
+from lazaretto.model.checks import whole
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.store.records.access import FOUR_EYES, FOUR_EYES_ASKED, LETTERS_OF
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 _MINUTE: Final = 60 * MICROSECONDS
@@ -108,37 +109,38 @@ def _spent(tx: Transaction, name: str) -> dict[int, int]:
     return {minute: letters for minute, letters in found.items() if minute > since}
 
 
-@dataclasses.dataclass(slots=True)
-class SetFourEyes(Operation[int | None]):
-    """Set the most letters that one person may send or delete in an hour; return what holds then.
+class SetFourEyes(Administering[int | None], frozen=True, kw_only=True):
+    """Set the most letters that one person may send or delete in an hour; null: any number.
 
-    Whoever comes over a server and lets one person send more only asks for that: it holds once somebody else
-    asks for the same within a day.
+    Over HTTP, letting one person send more holds once a second one asks for the same within a day; the answer
+    is what holds.
     """
 
+    action = "access: four eyes"
     letters: int | None
-    actor: str
 
-    def run(self, tx: Transaction) -> int | None:
-        before = four_eyes(tx)
-        if self._needs_second(before) and not self._is_second(tx):
-            asked = _Asked(self.letters, tuple(identities(behind(self.actor))), tx.now, str(self.actor))
-            tx.access.save_setting(FOUR_EYES_ASKED, msgspec.json.encode(asked).decode())
-            audit(tx, self.actor, "access: four eyes asked", "", letters=self.letters, before=before)
+    def run(self, tx: Transaction, actor: str) -> int | None:
+        letters = None if self.letters is None else whole("letters", self.letters, 0, 1 << 40)
+        before, asked = four_eyes(tx), _asked(tx)
+        # Whoever has the store itself needs nobody else.
+        by_server = isinstance(actor, Actor) and actor.by_server
+        grows = before is not None and (letters is None or letters > before)
+        names = identities(behind(actor))
+        second = asked is not None and asked.letters == letters and not names & set(asked.by)
+        if by_server and grows and not second:
+            wish = _Asked(letters, tuple(names), tx.now, str(actor))
+            tx.access.save_setting(FOUR_EYES_ASKED, msgspec.json.encode(wish).decode())
+            audit(tx, actor, "access: four eyes asked", "", letters=letters, before=before)
             return before
         tx.access.save_setting(FOUR_EYES_ASKED, None)
-        tx.access.save_setting(FOUR_EYES, None if self.letters is None else str(self.letters))
-        audit(tx, self.actor, "access: four eyes", "", letters=self.letters, before=before)
-        return self.letters
+        tx.access.save_setting(FOUR_EYES, None if letters is None else str(letters))
+        audit(tx, actor, self.action, "", letters=letters, before=before)
+        return letters
 
-    def _needs_second(self, before: int | None) -> bool:
-        by_server = isinstance(self.actor, Actor) and self.actor.by_server
-        return by_server and before is not None and (self.letters is None or self.letters > before)
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch(("four eyes",))]
 
-    def _is_second(self, tx: Transaction) -> bool:
-        asked = _asked(tx)
-        return (
-            asked is not None
-            and asked.letters == self.letters
-            and not identities(behind(self.actor)) & set(asked.by)
-        )
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return cls(letters=detail["before"])

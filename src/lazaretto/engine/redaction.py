@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import secrets
 
 from lazaretto.edits.redact import Redaction
+from lazaretto.engine.command import Administering, Command, Detail, Touch
 from lazaretto.engine.log import audit
 from lazaretto.errors import NotAllowed
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.redaction import (
     MOST_RULES,
     RedactionRule,
+    checked_rule,
     decode_rules,
     encode_rules,
     rules_for,
 )
 from lazaretto.store.records.access import REDACTION, REDACTION_KEY
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 
@@ -57,15 +57,19 @@ def _other(rules: tuple[RedactionRule, ...], queue: str, field: str) -> tuple[Re
     return tuple(one for one in rules if (one.queue, one.field) != (queue, field))
 
 
-@dataclasses.dataclass(slots=True)
-class SetRedaction(Operation[RedactionRule]):
-    """Set the rule for a field of the entities that a pattern matches. Raises NotAllowed."""
+class SetRedaction(Administering[RedactionRule], frozen=True, kw_only=True):
+    """Hide a field of messages from people, on the entities that a pattern matches.
 
-    rule: RedactionRule
-    actor: str
+    `field`: such as `body.card.number`; `form`: drop, mask or hash.
+    """
 
-    def run(self, tx: Transaction) -> RedactionRule:
-        rule, rules = self.rule, find_rules(tx)
+    action = "redaction: set"
+    field: str
+    queue: str = "*"
+    form: str = "mask"
+
+    def run(self, tx: Transaction, actor: str) -> RedactionRule:
+        rule, rules = checked_rule(self.queue, self.field, self.form), find_rules(tx)
         others = _other(rules, rule.queue, rule.field)
         before = next((one.form for one in rules if one not in others), None)
         if len(others) >= MOST_RULES:
@@ -73,29 +77,47 @@ class SetRedaction(Operation[RedactionRule]):
         if before is not rule.form:
             _save(tx, (*others, rule), rule)
             audit(
-                tx, self.actor, "redaction: set", "", pattern=rule.queue, field=rule.field,
+                tx, actor, self.action, "", pattern=rule.queue, field=rule.field,
                 form=rule.form.value, before=None if before is None else before.value,
             )  # fmt: skip
         return rule
 
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch(("redaction", detail["pattern"], detail["field"]))]
 
-@dataclasses.dataclass(slots=True)
-class RemoveRedaction(Operation[RedactionRule]):
-    """Remove the rule for a field and a pattern; return it. Raises NotAllowed if there is none."""
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        field, queue, before = detail["field"], detail["pattern"], detail["before"]
+        if before is None:
+            return RemoveRedaction(field=field, queue=queue)
+        return SetRedaction(field=field, queue=queue, form=before)
 
-    queue: str
+
+class RemoveRedaction(Administering[RedactionRule], frozen=True, kw_only=True):
+    """Hide a field of messages no longer; `queue` is the pattern under which it was hidden."""
+
+    action = "redaction: remove"
     field: str
-    actor: str
+    queue: str = "*"
 
-    def run(self, tx: Transaction) -> RedactionRule:
-        rules = find_rules(tx)
-        others = _other(rules, self.queue, self.field)
+    def run(self, tx: Transaction, actor: str) -> RedactionRule:
+        named, rules = checked_rule(self.queue, self.field, "mask"), find_rules(tx)
+        others = _other(rules, named.queue, named.field)
         removed = next((one for one in rules if one not in others), None)
         if removed is None:
-            raise NotAllowed(f"expected a field with a rule, got {self.field!r} of {self.queue!r}")
+            raise NotAllowed(f"expected a field with a rule, got {named.field!r} of {named.queue!r}")
         _save(tx, others, removed)
         audit(
-            tx, self.actor, "redaction: remove", "", pattern=removed.queue, field=removed.field,
+            tx, actor, self.action, "", pattern=removed.queue, field=removed.field,
             before=removed.form.value,
         )  # fmt: skip
         return removed
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return SetRedaction.touches(path, detail)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return SetRedaction.opposite(path, detail)

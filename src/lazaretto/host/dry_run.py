@@ -12,8 +12,9 @@ import msgspec
 from lazaretto.broker import Broker, store_of
 from lazaretto.editing import Editor, as_edit
 from lazaretto.edits.edit import Edit
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, check_numbers
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.host.handler_calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import Ended, ended_of

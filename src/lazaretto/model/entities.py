@@ -173,6 +173,13 @@ def split_subscription(path: EntityPath) -> tuple[str, str] | None:
     return topic, name
 
 
+def dead_letter_path(path: EntityPath) -> EntityPath:
+    """Return the dead-letter subqueue of a path: the queue's, or the one that the path names."""
+    if path.subqueue is Subqueue.RETRY:
+        raise InvalidOption(f"expected a queue or one of its dead-letter subqueues, got {str(path)!r}")
+    return EntityPath(path.queue, Subqueue.DEAD_LETTER) if path.subqueue is Subqueue.MAIN else path
+
+
 class EntityKind(enum.Enum):
     """The kind of entity at a path."""
 

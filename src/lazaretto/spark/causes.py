@@ -11,12 +11,12 @@ from lazaretto.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.causes import Cause, place_at
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import InvalidOption
 from lazaretto.explain import LETTERS, Asked, Decode, Kind, Letters, keep
 from lazaretto.filters.view import MessageView
 from lazaretto.model.checks import function, shown, text
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import DeadLetter, Message, StoredMessage
 from lazaretto.spark.letters import (

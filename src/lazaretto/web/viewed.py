@@ -19,15 +19,11 @@ from lazaretto.commands import (
     CanaryRepair,
     Command,
     PlanRepair,
-    ResumeQueue,
     ResumeRepair,
-    ResumeSession,
 )
 from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.edits.named_fields import edit_names, filter_names
 from lazaretto.edits.redact import MASK, Redaction
-from lazaretto.engine.entities import status as halts
-from lazaretto.engine.outcome import held_sessions
 from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
@@ -155,7 +151,7 @@ class ViewedBroker:
                 refuse_filter(command.filter, redaction)
                 if command.edit is not None:
                     refuse_edit(command.edit, redaction)
-            await self._refuse_leak(path, redaction, await self._destination(command))
+            await self._refuse_leak(path, redaction, await self._visits.destination(command))
         if isinstance(command, CanaryRepair | ApplyRepair | ResumeRepair):
             # Where it sends to may forward elsewhere since it was planned.
             standing = await (await self._broker.repair(command.name)).status()
@@ -163,18 +159,6 @@ class ViewedBroker:
             await self._refuse_leak(standing.queue, redaction, standing.to or standing.queue)
         answer = await self._broker.run(command, **how)
         return shown_detail(answer, redaction) if redaction and isinstance(answer, dict) else answer
-
-    async def _destination(self, command: Command) -> str | None:
-        """Return the path that a command sends messages to; None: nowhere."""
-        match command:
-            case ResumeQueue():
-                path, actor = EntityPath.parse(command.path), self._who.actor
-                return await self._visits.destination(halts.ResumeQueue(path, command.verdict, actor))
-            case ResumeSession():
-                path, actor = EntityPath.parse(command.path), self._who.actor
-                verdict = held_sessions.ResumeSession(path, command.session, command.verdict, actor)
-                return await self._visits.destination(verdict)
-        return command.sends_to()
 
     async def _refuse_leak(self, path: str, redaction: Redaction, to: str | None) -> None:
         """Raise NotPermitted if a message of an entity would come to where more of it may be read."""

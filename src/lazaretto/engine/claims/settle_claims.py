@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, require_claims, require_driver
+from lazaretto.engine.claims.consumers import LONGEST_CONSUMER, ClaimOperation, require_claims, require_driver
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
     REMOVED_WITHIN,
@@ -20,12 +20,14 @@ from lazaretto.engine.claims.end_claims import (
     revoke,
     summary_of,
 )
+from lazaretto.engine.command import OfPath
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.messages.samples import keep_samples
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.engine.messages.settle import Settlement, settle_row
 from lazaretto.engine.outcome.attempts import note_commit
 from lazaretto.errors import EntityError, LazarettoError
+from lazaretto.model.checks import text, whole
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.keys import lane_of, runs_of
@@ -380,3 +382,16 @@ class RevokeClaims(ClaimOperation[int]):
             numbers = [claim.number for claim in claims]
             audit(tx, self.actor, "revoke_claim", queue.path, consumer=self.consumer, claims=numbers)
         return len(claims)
+
+
+class RevokeClaim(OfPath[int], frozen=True, kw_only=True):
+    """Release an open claim of a Spark pipeline, without counting an attempt."""
+
+    action = "revoke_claim"
+    consumer: str
+    number: int
+
+    def run(self, tx: Transaction, actor: str) -> int:
+        path, consumer = EntityPath.parse(self.path), text("consumer", self.consumer, LONGEST_CONSUMER)
+        number = whole("number", self.number, 1, LAST_CLAIM)
+        return RevokeClaims(path, consumer, number, actor=actor).run(tx)

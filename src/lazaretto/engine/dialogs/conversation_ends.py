@@ -10,11 +10,13 @@ from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt
 from lazaretto.engine.outcome.dispositions import remove
 from lazaretto.engine.routing.deliver import dead_letter
-from lazaretto.errors import ConversationError, ConversationNotFound
+from lazaretto.errors import ConversationError, ConversationNotFound, InvalidOption
+from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.conversations import (
     END_DIALOG,
     ERROR,
     INVALID_CODE,
+    LONGEST_ERROR,
     POISON_CODE,
     POISON_TEXT,
     STREAMS,
@@ -50,6 +52,13 @@ _TRIM_EVERY = 500
 
 #: An error that ends a conversation: code and text.
 DialogError = tuple[int, str]
+
+
+def check_error(error: object) -> DialogError:
+    """Return an error that ends a conversation: a code above 0 and a text. Raises InvalidOption."""
+    if not isinstance(error, tuple) or len(error) != 2:
+        raise InvalidOption(f"expected error to be a code and a text, got {shown(error)}")
+    return whole("an error's code", error[0], 1, 2**31 - 1), text("an error's text", error[1], LONGEST_ERROR)
 
 
 class ErrorBody(msgspec.Struct, frozen=True):

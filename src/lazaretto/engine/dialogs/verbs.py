@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Final, TypeVar
 
 import msgspec
 
+from lazaretto.engine.command import CommandOf
 from lazaretto.engine.dialogs.conversation_ends import (
     INVALID_REASON,
     DialogError,
     cancel_scheduled,
+    check_error,
     clear_streams,
     end,
     forget,
@@ -30,16 +33,20 @@ from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.session_holds import HeldRecord, held_decoder
 from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.engine.timers import SWEEP, sweep
-from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError
+from lazaretto.errors import ConversationError, ConversationLocked, DefinitionError, InvalidOption
+from lazaretto.model.checks import shown
 from lazaretto.model.conversations import (
     DIALOG_TIMER,
     END_DIALOG,
     ERROR,
     INVALID_CODE,
     LIFETIME_CODE,
+    POISON_CODE,
+    POISON_TEXT,
     RECEIVED_STREAMS,
     ConversationState,
     Stream,
+    check_handle,
     dialog_of,
     far_end,
     group_session,
@@ -50,10 +57,16 @@ from lazaretto.model.conversations import (
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound
+from lazaretto.model.permissions import Permission
 from lazaretto.store.records.dialogs import ConversationRecord
 from lazaretto.store.records.messages import DEFERRED, READY, QueueRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
+
+T = TypeVar("T")
+
+#: An operator's possible decisions on the poison message that holds a conversation.
+VERDICTS: Final = ("retry", "move", "drop", "reject", "end")
 
 _replace = msgspec.structs.replace
 
@@ -192,9 +205,33 @@ class SendDialog(Operation[None]):
         tx.save_row(_replace(row, state=DEFERRED))
 
 
+class OfConversation(CommandOf[T], frozen=True, kw_only=True):
+    """A change of one end of a dialog. `handle`: that of the end."""
+
+    permission = Permission.OPERATE
+    handle: str
+
+    def record(self, tx: Transaction) -> ConversationRecord:
+        """Return the end. Raises InvalidOption, ConversationNotFound."""
+        return require_conversation(tx, check_handle(self.handle))
+
+
+class EndConversation(OfConversation[None], frozen=True, kw_only=True):
+    """End a conversation at this end; the other end is told. `error`: its code and text."""
+
+    action = "end_conversation"
+    error: tuple[int, str] | None = None
+
+    def run(self, tx: Transaction, actor: str) -> None:
+        error = None if self.error is None else check_error(self.error)
+        record = self.record(tx)
+        end(tx, record, error)
+        _audit(tx, actor, self.action, record)
+
+
 @dataclasses.dataclass(slots=True)
-class EndConversation(Operation[None]):
-    """End a conversation at this end, perhaps with an error.
+class EndSide(Operation[None]):
+    """End a conversation at this end as its program, perhaps with an error.
 
     `lenient`: it may already be gone, because its last message was settled in the same commit.
     """
@@ -202,15 +239,11 @@ class EndConversation(Operation[None]):
     handle: str
     error: DialogError | None = None
     lenient: bool = False
-    actor: str | None = None
 
     def run(self, tx: Transaction) -> None:
         if self.lenient and open_conversation(tx, self.handle) is None:
             return
-        record = require_conversation(tx, self.handle)
-        end(tx, record, self.error)
-        if self.actor is not None:
-            _audit(tx, self.actor, "end_conversation", record)
+        end(tx, require_conversation(tx, self.handle), self.error)
 
 
 def _audit(tx: Transaction, actor: str, action: str, record: ConversationRecord) -> None:
@@ -218,18 +251,14 @@ def _audit(tx: Transaction, actor: str, action: str, record: ConversationRecord)
     audit(tx, actor, action, queue.path if queue else "", conversation=record.handle)
 
 
-@dataclasses.dataclass(slots=True)
-class CleanUpConversation(Operation[int]):
-    """Remove one end of a dialog and its pending messages, without notifying the other end.
+class CleanUpConversation(OfConversation[int], frozen=True, kw_only=True):
+    """Delete one end of a dialog and its messages, without telling the other end."""
 
-    Returns the number of removed messages.
-    """
+    action = "clean_up_conversation"
+    permission = Permission.ADMINISTER
 
-    handle: str
-    actor: str
-
-    def run(self, tx: Transaction) -> int:
-        record = require_conversation(tx, self.handle)
+    def run(self, tx: Transaction, actor: str) -> int:
+        record = self.record(tx)
         queue = tx.queues.by_id(record.queue_id)
         dropped = 0 if queue is None else clear_streams(tx, queue, record)
         if open_conversation(tx, far_end(self.handle)) is None:
@@ -239,7 +268,7 @@ class CleanUpConversation(Operation[int]):
             tx.dialogs.delete_conversation(self.handle)
             tx.dialogs.record_happening(self.handle, "cleaned_up", text=f"{dropped} unread")
         leave_group(tx, record)
-        _audit(tx, self.actor, "clean_up_conversation", record)
+        _audit(tx, actor, self.action, record)
         return dropped
 
 
@@ -289,50 +318,62 @@ class SetTimer(Operation[None]):
         tx.dialogs.record_happening(self.handle, "timer_set", text=f"{self.delay / 1_000_000:g} s")
 
 
-@dataclasses.dataclass(slots=True)
-class ResumeConversation(Operation[None]):
-    """Decide on the poison message that holds a conversation: retry, move, drop, reject; or end it."""
+class ResumeConversation(OfConversation[None], frozen=True, kw_only=True):
+    """Resume a conversation with a verdict on the poison message that holds it."""
 
-    handle: str
+    action = "resume_session"
     verdict: str
-    error: DialogError
-    actor: str
 
-    def run(self, tx: Transaction) -> None:
-        record = require_conversation(tx, self.handle)
-        queue = tx.queues.by_id(record.queue_id)
-        if queue is None:
-            raise ConversationError(
-                f"the queue of conversation {self.handle} was deleted; end the conversation"
-            )
-        held = False
-        for stream in RECEIVED_STREAMS:
-            session_id = stream_of(record.priority, self.handle, stream)
-            session = tx.sessions.find(queue.queue_id, session_id)
-            if session is not None and session.held_by is not None:
-                if not held:
-                    tx.dialogs.record_happening(self.handle, "resumed", text=self.verdict)
-                held = True
-                if self.verdict != "end":
-                    self._decide(tx, queue, session_id, held_decoder.decode(session.held_by))
-        if not held:
-            raise ConversationError(f"conversation {self.handle} is not held by a poison message")
-        if self.verdict == "end":
-            end(tx, record, self.error, set_aside="Its conversation was ended by an operator.")
-            _audit(tx, self.actor, "end_conversation", record)
+    def run(self, tx: Transaction, actor: str) -> None:
+        resume_conversation(tx, self.handle, self.verdict, (POISON_CODE, POISON_TEXT), actor)
 
-    def _decide(self, tx: Transaction, queue: QueueRecord, session_id: str, held: HeldRecord) -> None:
-        row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
-        type_ = None if row is None else decode_headers(row.headers).subject
-        ResumeSession(EntityPath.parse(queue.path), session_id, self.verdict, self.actor).run(tx)
-        for waiting in tx.sessions.messages(queue.queue_id, session_id):
-            other = tx.row(waiting.key) if waiting.state == READY else None
-            if other is not None and other.cycle_attempts:
-                # Rolled back together with the poison message, it was charged for it.
-                tx.save_row(_replace(other, cycle_attempts=0, cycle=0))
-        if self.verdict != "retry" and type_ in (END_DIALOG, ERROR):
-            # It was the other end's last message, and counts as received.
-            last_read(tx, queue, self.handle)
+
+def resume_conversation(tx: Transaction, handle: str, verdict: str, error: DialogError, actor: str) -> None:
+    """Decide on the poison message that holds a conversation: retry, move, drop, reject; or end it."""
+    if verdict not in VERDICTS:
+        raise InvalidOption(f"expected a verdict of {', '.join(VERDICTS)}, got {shown(verdict)}")
+    check_handle(handle)
+    record = require_conversation(tx, handle)
+    queue = tx.queues.by_id(record.queue_id)
+    if queue is None:
+        raise ConversationError(f"the queue of conversation {handle} was deleted; end the conversation")
+    held = False
+    for stream in RECEIVED_STREAMS:
+        session_id = stream_of(record.priority, handle, stream)
+        session = tx.sessions.find(queue.queue_id, session_id)
+        if session is not None and session.held_by is not None:
+            if not held:
+                tx.dialogs.record_happening(handle, "resumed", text=verdict)
+            held = True
+            if verdict != "end":
+                _decide(tx, queue, handle, session_id, held_decoder.decode(session.held_by), verdict, actor)
+    if not held:
+        raise ConversationError(f"conversation {handle} is not held by a poison message")
+    if verdict == "end":
+        end(tx, record, error, set_aside="Its conversation was ended by an operator.")
+        _audit(tx, actor, "end_conversation", record)
+
+
+def _decide(
+    tx: Transaction,
+    queue: QueueRecord,
+    handle: str,
+    session_id: str,
+    held: HeldRecord,
+    verdict: str,
+    actor: str,
+) -> None:
+    row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
+    type_ = None if row is None else decode_headers(row.headers).subject
+    ResumeSession(path=queue.path, session=session_id, verdict=verdict).run(tx, actor)
+    for waiting in tx.sessions.messages(queue.queue_id, session_id):
+        other = tx.row(waiting.key) if waiting.state == READY else None
+        if other is not None and other.cycle_attempts:
+            # Rolled back together with the poison message, it was charged for it.
+            tx.save_row(_replace(other, cycle_attempts=0, cycle=0))
+    if verdict != "retry" and type_ in (END_DIALOG, ERROR):
+        # It was the other end's last message, and counts as received.
+        last_read(tx, queue, handle)
 
 
 def both_ends(tx: Transaction, dialog: str) -> list[ConversationRecord]:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar, TypeVar
 
+import msgspec
+from msgspec import Meta
+
+from lazaretto.engine.command import Administering, Command, Detail, Options, Touch
 from lazaretto.engine.entities.existing import already, require_same
 from lazaretto.engine.entities.missing import no_entity
 from lazaretto.engine.four_eyes import count_letters
-from lazaretto.engine.log import audit, note, note_all
+from lazaretto.engine.log import audit, audit_all, note, note_all
 from lazaretto.engine.outcome.dispositions import culprit_decoder
 from lazaretto.engine.queue_admission import admission_of
 from lazaretto.engine.routing.forwards import check_destinations, start_forwarding, touch
@@ -19,11 +23,12 @@ from lazaretto.errors import (
     InvalidPath,
     NotAllowed,
 )
-from lazaretto.model.checks import refuse_unknown
+from lazaretto.model.checks import flag, refuse_unknown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import Culprit, MessageCounts, QueueDescription
 from lazaretto.model.entities import (
     FIXED_OPTIONS,
+    FORWARDS,
     SYSTEM_DEAD_LETTER_QUEUE,
     EntityKind,
     EntityPath,
@@ -32,8 +37,10 @@ from lazaretto.model.entities import (
     names_subscription,
     refuse_for_subscription,
 )
-from lazaretto.model.entity_changes import merged
+from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.keys import lower_bound
+from lazaretto.model.permissions import Permission
+from lazaretto.records.options import options_from
 from lazaretto.store.records.messages import (
     DEFERRED,
     DELAYED,
@@ -47,6 +54,8 @@ from lazaretto.store.records.messages import (
 )
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
+
+T = TypeVar("T")
 
 #: Number of queues that are described at once.
 _PAGE = 1000
@@ -136,67 +145,126 @@ class OpenStore(Operation[None]):
             tx.queues.insert(SYSTEM_DEAD_LETTER_QUEUE, QueueOptions())
 
 
-@dataclasses.dataclass(slots=True)
-class CreateQueues(Operation[list[QueueDescription]]):
+class Setting(Administering[T], frozen=True, kw_only=True):
+    """A change of options. Whoever makes an entity forward needs the right to send there."""
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        given = getattr(self, "options", None) or getattr(self, "changes", None)
+        destinations = (given.get(name) for name in FORWARDS) if isinstance(given, dict) else ()
+        return [*super().needs(), *((Permission.SEND, to) for to in destinations if isinstance(to, str))]
+
+
+class CreateQueue(Setting[QueueDescription], frozen=True, kw_only=True):
+    """Create a queue."""
+
+    options_class: ClassVar[type[Any] | None] = QueueOptions
+    action = "create"
+    path: str
+    options: Options = msgspec.field(default_factory=dict)
+    exist_ok: bool = False
+
+    def run(self, tx: Transaction, actor: str) -> QueueDescription:
+        options = options_from(QueueOptions, self.options)
+        return create_queues(tx, [EntityPath.parse(self.path)], options, actor, exist_ok=self.exist_ok)[0]
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path,))]
+
+
+class CreateQueues(Setting[list[QueueDescription]], frozen=True, kw_only=True):
+    """Create up to 1,000 queues with the same options: all of them, or none."""
+
+    action = "create"
+    paths: Annotated[tuple[str, ...], Meta(min_length=1, max_length=1000)]
+    options: Options = msgspec.field(default_factory=dict)
+    exist_ok: bool = False
+
+    def run(self, tx: Transaction, actor: str) -> list[QueueDescription]:
+        paths = [EntityPath.parse(path) for path in self.paths]
+        options = options_from(QueueOptions, self.options)
+        return create_queues(tx, paths, options, actor, exist_ok=self.exist_ok)
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        _, *more = super().needs()
+        return [*((self.permission, path) for path in self.paths), *more]
+
+
+def create_queues(
+    tx: Transaction, paths: Sequence[EntityPath], options: QueueOptions, actor: str, *, exist_ok: bool = False
+) -> list[QueueDescription]:
     """Create queues with the same options: all of them, or none.
 
     `exist_ok`: those that exist with these options are returned as they are.
     """
-
-    paths: Sequence[EntityPath]
-    options: QueueOptions
-    exist_ok: bool = False
-    #: The paths of those that did not exist.
-    made: list[str] = dataclasses.field(default_factory=list, init=False)
-
-    def run(self, tx: Transaction) -> list[QueueDescription]:
-        seen: set[str] = set()
-        for path in self.paths:
-            _refuse_subqueue(path, "created")
-            if names_subscription(path):
-                raise InvalidPath(f"{path.queue!r} is the path of a subscription: use create_subscription")
-            if path.key in seen:
-                raise EntityExists(f"{path.queue!r} appears more than once in the paths")
-            seen.add(path.key)
-        exist = {path.key: self._existing(tx, path) for path in self.paths} if self.exist_ok else {}
-        paths = [path for path in self.paths if exist.get(path.key) is None]
-        records = tx.queues.insert_many([path.queue for path in paths], self.options) if paths else []
-        self.made = [record.path for record in records]
-        for path in paths:
-            taken = None if path.queue in self.made else tx.queues.by_path(path.key)
-            if taken is not None:
-                raise already(f"a {taken.kind.value} already exists at {path.queue!r}")
-            check_destinations(tx, path, self.options)
-        for record in records:
-            touch(tx, record)
-        if records:
-            note_all(tx, "queue_created", [(record, None, {}) for record in records])
-        if not self.exist_ok:
-            return [_described(record, Standing()) for record in records]
-        created = {record.path.lower(): record for record in records}
-        found = [exist.get(path.key) or created[path.key] for path in self.paths]
-        return describe_all(tx, found)
-
-    def _existing(self, tx: Transaction, path: EntityPath) -> QueueRecord | None:
-        record = tx.queues.by_path(path.key)
-        if record is not None:
-            require_same(f"queue {path.queue!r}", record, EntityKind.QUEUE, self.options)
-        return record
+    flag("exist_ok", exist_ok)
+    seen: set[str] = set()
+    for path in paths:
+        _refuse_subqueue(path, "created")
+        if names_subscription(path):
+            raise InvalidPath(f"{path.queue!r} is the path of a subscription: use create_subscription")
+        if path.key in seen:
+            raise EntityExists(f"{path.queue!r} appears more than once in the paths")
+        seen.add(path.key)
+    exist = {path.key: _existing(tx, path, options) for path in paths} if exist_ok else {}
+    missing = [path for path in paths if exist.get(path.key) is None]
+    records = tx.queues.insert_many([path.queue for path in missing], options) if missing else []
+    new = [record.path for record in records]
+    for path in missing:
+        taken = None if path.queue in new else tx.queues.by_path(path.key)
+        if taken is not None:
+            raise already(f"a {taken.kind.value} already exists at {path.queue!r}")
+        check_destinations(tx, path, options)
+    for record in records:
+        touch(tx, record)
+    if records:
+        note_all(tx, "queue_created", [(record, None, {}) for record in records])
+        audit_all(tx, actor, "create", new)
+    if not exist_ok:
+        return [_described(record, Standing()) for record in records]
+    created = {record.path.lower(): record for record in records}
+    found = [exist.get(path.key) or created[path.key] for path in paths]
+    return describe_all(tx, found)
 
 
-@dataclasses.dataclass(slots=True)
-class UpdateQueue(Operation[QueueDescription]):
+def _existing(tx: Transaction, path: EntityPath, options: QueueOptions) -> QueueRecord | None:
+    record = tx.queues.by_path(path.key)
+    if record is not None:
+        require_same(f"queue {path.queue!r}", record, EntityKind.QUEUE, options)
+    return record
+
+
+class UpdateQueue(Setting[QueueDescription], frozen=True, kw_only=True):
+    """Change some of a queue's options; of a policy, only the options that are given."""
+
+    options_class: ClassVar[type[Any] | None] = QueueOptions
+    action = "update"
+    path: str
+    changes: Options
+
+    def run(self, tx: Transaction, actor: str) -> QueueDescription:
+        return update_queue(tx, EntityPath.parse(self.path), parts_of(QueueOptions, self.changes), actor)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "option", name)) for name in detail.get("before") or {}]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        before = detail.get("before")
+        # An older version noted no kind.
+        other = detail.get("kind") in ("topic", "subscription")
+        return None if before is None or other else cls(path=path, changes=before)
+
+
+def update_queue(
+    tx: Transaction, path: EntityPath, changes: Mapping[str, Any], actor: str
+) -> QueueDescription:
     """Change some of a queue's options."""
-
-    path: EntityPath
-    changes: Mapping[str, Any]
-    actor: str
-
-    def run(self, tx: Transaction) -> QueueDescription:
-        _refuse_subqueue(self.path, "changed")
-        record = require_queue(tx, self.path)
-        refuse_topic(record, "update_topic")
-        return describe(tx, change_options(tx, record, self.changes, self.actor))
+    _refuse_subqueue(path, "changed")
+    record = require_queue(tx, path)
+    refuse_topic(record, "update_topic")
+    return describe(tx, change_options(tx, record, changes, actor))
 
 
 def change_options(
@@ -254,20 +322,29 @@ def _check_growth(tx: Transaction, record: QueueRecord, options: QueueOptions) -
         )
 
 
-@dataclasses.dataclass(slots=True)
-class DeleteQueue(Operation[None]):
-    """Delete a queue with all its messages."""
+class DeleteQueue(Administering[None], frozen=True, kw_only=True):
+    """Delete a queue with all its messages and dead letters."""
 
-    path: EntityPath
-    actor: str
+    action = "delete"
+    final: ClassVar[bool] = True
+    path: str
 
-    def run(self, tx: Transaction) -> None:
-        _refuse_subqueue(self.path, "deleted")
-        _refuse_system(self.path, "deleted")
-        record = require_queue(tx, self.path)
-        refuse_topic(record, "delete_topic")
-        admission_of(record).check_deletion(tx, record)
-        delete(tx, [record], self.actor)
+    def run(self, tx: Transaction, actor: str) -> None:
+        delete_queue(tx, EntityPath.parse(self.path), actor)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path,))]
+
+
+def delete_queue(tx: Transaction, path: EntityPath, actor: str) -> None:
+    """Delete a queue or subscription with all its messages."""
+    _refuse_subqueue(path, "deleted")
+    _refuse_system(path, "deleted")
+    record = require_queue(tx, path)
+    refuse_topic(record, "delete_topic")
+    admission_of(record).check_deletion(tx, record)
+    delete(tx, [record], actor)
 
 
 def delete(tx: Transaction, records: Sequence[QueueRecord], actor: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.engine.command import Command, Detail, OfPath, Touch
 from lazaretto.engine.entities.queues import describe, refuse_topic, require_queue
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note
@@ -20,13 +21,19 @@ from lazaretto.errors import (
     PoisonMessageError,
     QueueDisabled,
 )
-from lazaretto.model.checks import suggestion
+from lazaretto.model.checks import member, suggestion, text
 from lazaretto.model.descriptions import QueueDescription
-from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, QueueStatus, Subqueue
+from lazaretto.model.entities import (
+    STATUSES,
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityKind,
+    EntityPath,
+    QueueStatus,
+    Subqueue,
+)
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.policy import DISPOSITIONS, RETRY
 from lazaretto.store.records.messages import LOCKED, MessageRow, QueueRecord
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 #: An operator's possible decisions on the message that halted a queue.
@@ -94,62 +101,68 @@ def halt_error(queue: QueueRecord, subqueue: Subqueue) -> PoisonMessageError | N
     )
 
 
-@dataclasses.dataclass(slots=True)
-class SetStatus(Operation[QueueStatus]):
-    """Enable or disable sending, receiving or both; return the new status.
+class SetStatus(OfPath[QueueStatus], frozen=True, kw_only=True):
+    """Enable or disable a queue, topic or subscription."""
 
-    A halted queue stays halted when it is enabled.
-    """
+    action = "status"
+    status: str
 
-    path: EntityPath
-    status: QueueStatus
-    actor: str
-
-    def run(self, tx: Transaction) -> QueueStatus:
-        record = require_queue(tx, self.path)
-        self._check(record)
-        status = self.status
+    def run(self, tx: Transaction, actor: str) -> QueueStatus:
+        path = EntityPath.parse(self.path)
+        status: QueueStatus = member("status", self.status, STATUSES)
+        record = require_queue(tx, path)
+        _check_status(record, path, status)
         if status is QueueStatus.ACTIVE:
             tx.queues.set_rollbacks(record.queue_id, 0)
             if record.halted_by is not None:
+                # It stays halted when it is enabled.
                 status = QueueStatus.HALTED
         if status is not record.status:
             before = record.status.value
             record = tx.queues.save(dataclasses.replace(record, status=status))
             note(tx, "status_set", record, status=status.value)
-            audit(tx, self.actor, "status", record.path, status=status.value, before=before)
+            audit(tx, actor, self.action, record.path, status=status.value, before=before)
             start_forwarding(tx, record)
             tx.wake(lower_bound(record.queue_id))
         return record.status
 
-    def _check(self, record: QueueRecord) -> None:
-        if self.path.subqueue is not Subqueue.MAIN or self.path.key == SYSTEM_DEAD_LETTER_QUEUE:
-            raise NotAllowed(f"{str(self.path)!r} has no status of its own; set the status of its queue")
-        topic, subscription = (record.kind is k for k in (EntityKind.TOPIC, EntityKind.SUBSCRIPTION))
-        if (topic and self.status is QueueStatus.RECEIVE_DISABLED) or (
-            subscription and self.status is QueueStatus.SEND_DISABLED
-        ):
-            what = "received from" if topic else "sent to"
-            raise InvalidOption(f"a {record.kind.value} cannot be {what} directly: set active or disabled")
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "status"))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        before = detail.get("before")
+        return cls(path=path, status=str(before)) if before in STATUSES else None
 
 
-@dataclasses.dataclass(slots=True)
-class ResumeQueue(Operation[QueueDescription]):
-    """Resume a halted or disabled queue; a halted one needs a decision on its poison message."""
+def _check_status(record: QueueRecord, path: EntityPath, status: QueueStatus) -> None:
+    if path.subqueue is not Subqueue.MAIN or path.key == SYSTEM_DEAD_LETTER_QUEUE:
+        raise NotAllowed(f"{str(path)!r} has no status of its own; set the status of its queue")
+    topic, subscription = (record.kind is k for k in (EntityKind.TOPIC, EntityKind.SUBSCRIPTION))
+    if (topic and status is QueueStatus.RECEIVE_DISABLED) or (
+        subscription and status is QueueStatus.SEND_DISABLED
+    ):
+        what = "received from" if topic else "sent to"
+        raise InvalidOption(f"a {record.kind.value} cannot be {what} directly: set active or disabled")
 
-    path: EntityPath
-    verdict: str | None
-    actor: str
 
-    def run(self, tx: Transaction) -> QueueDescription:
-        record = require_queue(tx, self.path)
-        dead = self.path.subqueue is Subqueue.DEAD_LETTER
+class ResumeQueue(OfPath[QueueDescription], frozen=True, kw_only=True):
+    """Resume a halted queue with a verdict on the message that halted it, or a disabled one."""
+
+    action = "resume"
+    verdict: str | None = None
+
+    def run(self, tx: Transaction, actor: str) -> QueueDescription:
+        path = EntityPath.parse(self.path)
+        if self.verdict is not None:
+            text("verdict", self.verdict, 64)
+        record = require_queue(tx, path)
+        dead = path.subqueue is Subqueue.DEAD_LETTER
         halted_by = record.dead_letter_halted_by if dead else record.halted_by
         disabled = record.status not in (QueueStatus.ACTIVE, QueueStatus.HALTED) and not dead
         if halted_by is None and not disabled:
-            raise EntityError(
-                f"{str(self.path)!r} is neither halted nor disabled; there is nothing to resume"
-            )
+            raise EntityError(f"{str(path)!r} is neither halted nor disabled; there is nothing to resume")
         if self.verdict is not None and self.verdict not in VERDICTS:
             raise InvalidOption(f"unknown verdict {self.verdict!r}{suggestion(self.verdict, VERDICTS)}")
         if dead:
@@ -160,25 +173,25 @@ class ResumeQueue(Operation[QueueDescription]):
         if halted_by is not None:
             if self.verdict is None:
                 raise InvalidOption(
-                    f"expected a verdict on the message that halted {str(self.path)!r}: {', '.join(VERDICTS)}"
+                    f"expected a verdict on the message that halted {str(path)!r}: {', '.join(VERDICTS)}"
                 )
             culprit = culprit_decoder.decode(halted_by)
         record = tx.queues.save(dataclasses.replace(record, **changes))
         if not dead:
             tx.queues.set_rollbacks(record.queue_id, 0)
         if culprit is not None:
-            self._judge(tx, record, culprit)
+            self._judge(tx, record, culprit, actor)
         number = culprit.sequence_number if culprit else None
         note(tx, "queue_resumed", record, number, verdict=self.verdict)
-        audit(tx, self.actor, "resume", str(self.path), verdict=self.verdict, sequence_number=number)
+        audit(tx, actor, self.action, str(path), verdict=self.verdict, sequence_number=number)
         start_forwarding(tx, record)
-        tx.wake(lower_bound(record.queue_id, self.path.subqueue))
+        tx.wake(lower_bound(record.queue_id, path.subqueue))
         return describe(tx, tx.queues.by_id(record.queue_id) or record)
 
     def destination(self, tx: Transaction) -> str | None:
-        """Return the path that the verdict sends the message to; None: it goes nowhere."""
-        record = require_queue(tx, self.path)
-        dead = self.path.subqueue is Subqueue.DEAD_LETTER
+        path = EntityPath.parse(self.path)
+        record = require_queue(tx, path)
+        dead = path.subqueue is Subqueue.DEAD_LETTER
         halted_by = record.dead_letter_halted_by if dead else record.halted_by
         if halted_by is None or self.verdict is None:
             return None
@@ -186,10 +199,11 @@ class ResumeQueue(Operation[QueueDescription]):
         return None if row is None else destination_of(tx, record, row, self.verdict)
 
     def _row(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> MessageRow | None:
-        return tx.row(lower_bound(record.queue_id, self.path.subqueue) + culprit.sequence_number)
+        subqueue = EntityPath.parse(self.path).subqueue
+        return tx.row(lower_bound(record.queue_id, subqueue) + culprit.sequence_number)
 
-    def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord) -> None:
-        dead = self.path.subqueue is Subqueue.DEAD_LETTER
+    def _judge(self, tx: Transaction, record: QueueRecord, culprit: CulpritRecord, actor: str) -> None:
+        dead = EntityPath.parse(self.path).subqueue is Subqueue.DEAD_LETTER
         if dead and self.verdict == "move":
             raise InvalidOption("a dead letter cannot be moved further: resume with retry, drop or reject")
         row = self._row(tx, record, culprit)
@@ -201,5 +215,9 @@ class ResumeQueue(Operation[QueueDescription]):
         else:
             assert self.verdict is not None
             if dead:
-                count_letters(tx, self.actor, 1, "delete")
+                count_letters(tx, actor, 1, "delete")
             dispose(tx, record, row, DISPOSITIONS[self.verdict], culprit.reason)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return SetStatus.touches(path, detail)

@@ -5,25 +5,31 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
+from lazaretto.engine.command import Administering, Command, Detail, Options, Touch
 from lazaretto.engine.entities.existing import already, require_same, require_same_rules
 from lazaretto.engine.entities.missing import no_entity
 from lazaretto.engine.entities.queues import (
+    Setting,
     change_options,
     delete,
+    delete_queue,
     describe_all,
     letters_of,
     require_queue,
     standings,
+    update_queue,
 )
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
 from lazaretto.errors import EntityNotFound, InvalidOption
-from lazaretto.filters.records import rule_record
-from lazaretto.filters.rules import Rule
+from lazaretto.filters.records import rule_from, rule_record
+from lazaretto.filters.rules import LONGEST_NAME, Rule
 from lazaretto.filters.stored import decode_rules, encode_rules
-from lazaretto.model.checks import refuse_unknown, shown, suggestion
+from lazaretto.model.checks import flag, refuse_unknown, shown, suggestion, text
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import (
@@ -34,12 +40,16 @@ from lazaretto.model.entities import (
     QueueStatus,
     TopicOptions,
     refuse_for_subscription,
+    split_subscription,
     subscription_path,
 )
+from lazaretto.model.entity_changes import parts_of
 from lazaretto.model.versions import version_of
+from lazaretto.records.options import options_from
 from lazaretto.store.records.messages import DEFERRED, LOCKED, SCHEDULED, QueueRecord
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
+
+T = TypeVar("T")
 
 #: Service Bus's limit.
 MOST_SUBSCRIPTIONS = 2_000
@@ -144,54 +154,73 @@ def describe_subscriptions(tx: Transaction, records: Sequence[QueueRecord]) -> l
     return found
 
 
-@dataclasses.dataclass(slots=True)
-class CreateTopic(Operation[TopicDescription]):
+class CreateTopic(Setting[TopicDescription], frozen=True, kw_only=True):
     """Create a topic."""
 
-    path: EntityPath
-    options: TopicOptions
+    options_class: ClassVar[type[Any] | None] = TopicOptions
+    action = "create"
+    path: str
+    options: Options = msgspec.field(default_factory=dict)
     exist_ok: bool = False
-    made: list[str] = dataclasses.field(default_factory=list, init=False)
 
-    def run(self, tx: Transaction) -> TopicDescription:
-        self.made = []
-        taken = tx.queues.by_path(self.path.key)
-        if taken is not None:
-            if not self.exist_ok:
-                raise already(f"a {taken.kind.value} already exists at {self.path.queue!r}")
-            require_same(f"topic {taken.path!r}", taken, EntityKind.TOPIC, self.options)
-            return describe_topic(tx, taken)
-        self.made = [self.path.queue]
-        record = tx.queues.insert(self.path.queue, self.options.as_queue(), EntityKind.TOPIC)
-        touch(tx, record)
-        note(tx, "topic_created", record)
-        return describe_topic(tx, record)
+    def run(self, tx: Transaction, actor: str) -> TopicDescription:
+        options = options_from(TopicOptions, self.options)
+        return create_topic(tx, EntityPath.parse(self.path), options, actor, exist_ok=self.exist_ok)
 
 
-@dataclasses.dataclass(slots=True)
-class UpdateTopic(Operation[TopicDescription]):
+def create_topic(
+    tx: Transaction, path: EntityPath, options: TopicOptions, actor: str, *, exist_ok: bool = False
+) -> TopicDescription:
+    """Create a topic. `exist_ok`: one that exists with these options is returned as it is."""
+    flag("exist_ok", exist_ok)
+    taken = tx.queues.by_path(path.key)
+    if taken is not None:
+        if not exist_ok:
+            raise already(f"a {taken.kind.value} already exists at {path.queue!r}")
+        require_same(f"topic {taken.path!r}", taken, EntityKind.TOPIC, options)
+        return describe_topic(tx, taken)
+    record = tx.queues.insert(path.queue, options.as_queue(), EntityKind.TOPIC)
+    touch(tx, record)
+    note(tx, "topic_created", record)
+    audit(tx, actor, "create", record.path)
+    return describe_topic(tx, record)
+
+
+class UpdateTopic(Setting[TopicDescription], frozen=True, kw_only=True):
     """Change some of a topic's options."""
 
-    path: EntityPath
-    changes: Mapping[str, Any]
-    actor: str
+    options_class: ClassVar[type[Any] | None] = TopicOptions
+    action = "update"
+    path: str
+    changes: Options
 
-    def run(self, tx: Transaction) -> TopicDescription:
-        topic = require_topic(tx, self.path)
-        refuse_unknown(self.changes, TOPIC_OPTIONS, f"topic {topic.path!r}")
-        return describe_topic(tx, change_options(tx, topic, self.changes, self.actor))
+    def run(self, tx: Transaction, actor: str) -> TopicDescription:
+        return update_topic(tx, EntityPath.parse(self.path), parts_of(TopicOptions, self.changes), actor)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        before = detail.get("before")
+        return None if before is None or detail.get("kind") != "topic" else cls(path=path, changes=before)
 
 
-@dataclasses.dataclass(slots=True)
-class DeleteTopic(Operation[None]):
+def update_topic(
+    tx: Transaction, path: EntityPath, changes: Mapping[str, Any], actor: str
+) -> TopicDescription:
+    """Change some of a topic's options."""
+    topic = require_topic(tx, path)
+    refuse_unknown(changes, TOPIC_OPTIONS, f"topic {topic.path!r}")
+    return describe_topic(tx, change_options(tx, topic, changes, actor))
+
+
+class DeleteTopic(Administering[None], frozen=True, kw_only=True):
     """Delete a topic with its subscriptions and all their messages."""
 
-    path: EntityPath
-    actor: str
+    action = "delete"
+    final: ClassVar[bool] = True
+    path: str
 
-    def run(self, tx: Transaction) -> None:
-        topic = require_topic(tx, self.path)
-        delete_topic(tx, topic, self.actor)
+    def run(self, tx: Transaction, actor: str) -> None:
+        delete_topic(tx, require_topic(tx, EntityPath.parse(self.path)), actor)
 
 
 def delete_topic(tx: Transaction, topic: QueueRecord, actor: str) -> None:
@@ -221,49 +250,111 @@ def _waits(tx: Transaction, queue: QueueRecord) -> bool:
     return bool(standing.number(LOCKED, SCHEDULED, DEFERRED)) or letters_of(tx, queue) > 0
 
 
-@dataclasses.dataclass(slots=True)
-class CreateSubscription(Operation[SubscriptionDescription]):
-    """Create a subscription of a topic. `rules`: None means the default rule, or those of one that exists."""
+class OfSubscription(Setting[T], frozen=True, kw_only=True):
+    """A change of a subscription."""
 
-    topic: EntityPath
-    name: str
-    options: QueueOptions
-    rules: Sequence[Rule] | None
+    topic: str
+    subscription: str
+
+    @property
+    def subscription_path(self) -> EntityPath:
+        """The path of the subscription's queue."""
+        return subscription_path(self.topic, self.subscription)
+
+
+class CreateSubscription(OfSubscription[SubscriptionDescription], frozen=True, kw_only=True):
+    """Create a subscription, with rules or one that takes every message."""
+
+    options_class: ClassVar[type[Any] | None] = QueueOptions
+    action = "create"
+    options: Options = msgspec.field(default_factory=dict)
+    rules: list[Options] | None = None
     exist_ok: bool = False
-    made: list[str] = dataclasses.field(default_factory=list, init=False)
 
-    def run(self, tx: Transaction) -> SubscriptionDescription:
-        topic = require_topic(tx, self.topic)
-        path = subscription_path(topic.path, self.name)
-        self.made = []
-        rules = None if self.rules is None else _checked(self.rules)
-        # A topic's messages are in its subscriptions.
-        partitions = max(self.options.partitions, topic.options.partitions)
-        options = dataclasses.replace(self.options, partitions=partitions)
-        taken = tx.queues.by_path(path.key)
-        if taken is not None:
-            what = f"subscription {self.name!r} of topic {topic.path!r}"
-            if not self.exist_ok:
-                raise already(f"topic {topic.path!r} already has a subscription {self.name!r}")
-            require_same(what, taken, EntityKind.SUBSCRIPTION, options)
-            if rules is not None:
-                require_same_rules(what, decode_rules(taken.rules), rules)
-            return describe_subscription(tx, taken)
-        if len(tx.topics.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
-            raise InvalidOption(f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the maximum")
-        refuse_for_subscription(self.options)
-        check_destinations(tx, path, self.options)
-        record = tx.queues.insert(
-            path.queue,
-            options,
-            EntityKind.SUBSCRIPTION,
-            topic.queue_id,
-            encode_rules([Rule()] if rules is None else rules),
+    def run(self, tx: Transaction, actor: str) -> SubscriptionDescription:
+        rules = None if self.rules is None else [rule_from(rule) for rule in self.rules]
+        options = options_from(QueueOptions, self.options)
+        topic = EntityPath.parse(self.topic)
+        return create_subscription(
+            tx, topic, self.subscription, options, rules, actor, exist_ok=self.exist_ok
         )
-        self.made = [record.path]
-        touch(tx, record)
-        note(tx, "subscription_created", record)
-        return describe_subscription(tx, record)
+
+
+def create_subscription(
+    tx: Transaction,
+    topic_path: EntityPath,
+    name: str,
+    options: QueueOptions,
+    rules: Sequence[Rule] | None,
+    actor: str,
+    *,
+    exist_ok: bool = False,
+) -> SubscriptionDescription:
+    """Create a subscription of a topic.
+
+    `rules`: None means the default rule, or those of one that exists. `exist_ok`: one that exists with these
+    options and rules is returned as it is.
+    """
+    flag("exist_ok", exist_ok)
+    subscription_path(topic_path.queue, name)
+    topic = require_topic(tx, topic_path)
+    path = subscription_path(topic.path, name)
+    checked = None if rules is None else _checked(rules)
+    # A topic's messages are in its subscriptions.
+    partitions = max(options.partitions, topic.options.partitions)
+    widened = dataclasses.replace(options, partitions=partitions)
+    taken = tx.queues.by_path(path.key)
+    if taken is not None:
+        what = f"subscription {name!r} of topic {topic.path!r}"
+        if not exist_ok:
+            raise already(f"topic {topic.path!r} already has a subscription {name!r}")
+        require_same(what, taken, EntityKind.SUBSCRIPTION, widened)
+        if checked is not None:
+            require_same_rules(what, decode_rules(taken.rules), checked)
+        return describe_subscription(tx, taken)
+    if len(tx.topics.subscriptions(topic.queue_id)) >= MOST_SUBSCRIPTIONS:
+        raise InvalidOption(f"topic {topic.path!r} has {MOST_SUBSCRIPTIONS} subscriptions, the maximum")
+    refuse_for_subscription(options)
+    check_destinations(tx, path, options)
+    record = tx.queues.insert(
+        path.queue,
+        widened,
+        EntityKind.SUBSCRIPTION,
+        topic.queue_id,
+        encode_rules([Rule()] if checked is None else checked),
+    )
+    touch(tx, record)
+    note(tx, "subscription_created", record)
+    audit(tx, actor, "create", record.path)
+    return describe_subscription(tx, record)
+
+
+class UpdateSubscription(OfSubscription[QueueDescription], frozen=True, kw_only=True):
+    """Change some of a subscription's options."""
+
+    options_class: ClassVar[type[Any] | None] = QueueOptions
+    action = "update"
+    changes: Options
+
+    def run(self, tx: Transaction, actor: str) -> QueueDescription:
+        return update_queue(tx, self.subscription_path, parts_of(QueueOptions, self.changes), actor)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        before, names = detail.get("before"), split_subscription(EntityPath.parse(path))
+        if before is None or names is None or detail.get("kind") != "subscription":
+            return None
+        return cls(topic=names[0], subscription=names[1], changes=before)
+
+
+class DeleteSubscription(OfSubscription[None], frozen=True, kw_only=True):
+    """Delete a subscription with all its messages and dead letters."""
+
+    action = "delete"
+    final: ClassVar[bool] = True
+
+    def run(self, tx: Transaction, actor: str) -> None:
+        delete_queue(tx, self.subscription_path, actor)
 
 
 def _checked(rules: Sequence[Rule]) -> list[Rule]:
@@ -277,42 +368,90 @@ def _checked(rules: Sequence[Rule]) -> list[Rule]:
     return list(rules)
 
 
-@dataclasses.dataclass(slots=True)
-class ChangeRules(Operation[SubscriptionDescription]):
-    """Add a rule to a subscription, or remove the rule with a name."""
+class AddRule(OfSubscription[SubscriptionDescription], frozen=True, kw_only=True):
+    """Add a rule to a subscription."""
 
-    topic: EntityPath
-    name: str
-    actor: str
-    added: Rule | None = None
-    removed: str | None = None
-    #: Whether a rule that exists as it is to be added is left so.
+    action = "rules"
+    rule: Options
     exist_ok: bool = False
 
-    def run(self, tx: Transaction) -> SubscriptionDescription:
-        record = require_subscription(tx, self.topic, self.name)
-        before = list(decode_rules(record.rules))
-        rules = before
-        added = self.added
-        if self.exist_ok and isinstance(added, Rule):
-            same = [rule for rule in before if rule.name.lower() == added.name.lower()]
-            if same:
-                require_same_rules(f"rule {added.name!r} of {record.path!r}", same, [added])
-                return describe_subscription(tx, record)
-        if self.removed is not None:
-            known = [rule.name for rule in rules]
-            rules = [rule for rule in rules if rule.name.lower() != self.removed.lower()]
-            if len(rules) == len(known):
-                meant = suggestion(self.removed, known)
-                raise EntityNotFound(f"subscription {record.path!r} has no rule {self.removed!r}{meant}")
-        if self.added is not None:
-            rules = _checked([*rules, self.added])
-        record = tx.queues.save(dataclasses.replace(record, rules=encode_rules(rules)))
-        names = [rule.name for rule in rules]
-        note(tx, "rules_changed", record, rules=names)
-        changed = {
-            "added": [rule_record(rule) for rule in rules if rule not in before],
-            "removed": [rule_record(rule) for rule in before if rule not in rules],
-        }
-        audit(tx, self.actor, "rules", record.path, rules=names, **changed)
-        return describe_subscription(tx, record)
+    def run(self, tx: Transaction, actor: str) -> SubscriptionDescription:
+        topic, rule = EntityPath.parse(self.topic), rule_from(self.rule)
+        return change_rules(tx, topic, self.subscription, actor, added=rule, exist_ok=self.exist_ok)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "rule", name)) for name in _changed_rules(detail)]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        names = split_subscription(EntityPath.parse(path))
+        match detail.get("added"), detail.get("removed"):
+            case [[added], []] if names is not None:
+                return RemoveRule(topic=names[0], subscription=names[1], rule=added["name"])
+        return None
+
+
+def _changed_rules(detail: Detail) -> set[str]:
+    return {rule["name"] for part in ("added", "removed") for rule in detail.get(part) or ()}
+
+
+class RemoveRule(OfSubscription[SubscriptionDescription], frozen=True, kw_only=True):
+    """Remove a rule from a subscription."""
+
+    action = "rules"
+    rule: str
+
+    def run(self, tx: Transaction, actor: str) -> SubscriptionDescription:
+        topic, rule = EntityPath.parse(self.topic), text("rule", self.rule, LONGEST_NAME)
+        return change_rules(tx, topic, self.subscription, actor, removed=rule)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        names = split_subscription(EntityPath.parse(path))
+        match detail.get("added"), detail.get("removed"):
+            case [[], [removed]] if names is not None:
+                return AddRule(topic=names[0], subscription=names[1], rule=removed)
+        return None
+
+
+def change_rules(
+    tx: Transaction,
+    topic: EntityPath,
+    name: str,
+    actor: str,
+    *,
+    added: Rule | None = None,
+    removed: str | None = None,
+    exist_ok: bool = False,
+) -> SubscriptionDescription:
+    """Add a rule to a subscription, or remove the rule with a name, or both.
+
+    `exist_ok`: a rule that exists as it is to be added is left so.
+    """
+    flag("exist_ok", exist_ok)
+    record = require_subscription(tx, topic, name)
+    before = list(decode_rules(record.rules))
+    rules = before
+    if exist_ok and isinstance(added, Rule):
+        same = [rule for rule in before if rule.name.lower() == added.name.lower()]
+        if same:
+            require_same_rules(f"rule {added.name!r} of {record.path!r}", same, [added])
+            return describe_subscription(tx, record)
+    if removed is not None:
+        known = [rule.name for rule in rules]
+        rules = [rule for rule in rules if rule.name.lower() != removed.lower()]
+        if len(rules) == len(known):
+            meant = suggestion(removed, known)
+            raise EntityNotFound(f"subscription {record.path!r} has no rule {removed!r}{meant}")
+    if added is not None:
+        rules = _checked([*rules, added])
+    record = tx.queues.save(dataclasses.replace(record, rules=encode_rules(rules)))
+    names = [rule.name for rule in rules]
+    note(tx, "rules_changed", record, rules=names)
+    changed = {
+        "added": [rule_record(rule) for rule in rules if rule not in before],
+        "removed": [rule_record(rule) for rule in before if rule not in rules],
+    }
+    audit(tx, actor, "rules", record.path, rules=names, **changed)
+    return describe_subscription(tx, record)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import datetime
+from typing import Annotated, ClassVar
 
+from msgspec import Meta
+
+from lazaretto.engine.command import Administering
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving
 from lazaretto.engine.four_eyes import count_letters
@@ -11,15 +16,18 @@ from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dispositions import remove
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import NotAllowed
+from lazaretto.model.checks import moment, text, whole
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import lower_bound, upper_bound
+from lazaretto.model.messages import MOST_MESSAGES
 from lazaretto.store.records.messages import AGAIN, FRESH, READY, SUSPECT, Again, MessageRow, QueueRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 
 @dataclasses.dataclass(slots=True)
-class DeleteMessages(Operation[int]):
+class DeleteActive(Operation[int]):
     """Delete the first active messages of a subqueue, or of a session; return how many.
 
     `before`: only those that were enqueued earlier. Messages that are locked, deferred or scheduled stay.
@@ -74,3 +82,31 @@ class DeleteMessages(Operation[int]):
 
     def _is_old(self, row: MessageRow) -> bool:
         return self.before is None or row.enqueued < self.before
+
+
+class DeleteMessages(Administering[int], frozen=True, kw_only=True):
+    """Delete the first active messages of a queue for good; the answer is how many these were.
+
+    `count`: at most so many. `session_id`: only messages of this session. `enqueued_before`: only those that
+    came earlier. Messages that are locked, deferred or scheduled stay.
+    """
+
+    action = "delete_messages"
+    final: ClassVar[bool] = True
+    path: str
+    count: Annotated[int, Meta(ge=1)]
+    session_id: str | None = None
+    enqueued_before: datetime | None = None
+
+    def by(self, actor: str) -> Operation[int]:
+        return self.of_part(None, actor)
+
+    def of_part(self, subqueue: str | None, actor: str) -> Operation[int]:
+        """Return the operation on a part of the queue. Raises InvalidOption."""
+        return DeleteActive(
+            EntityPath.parse(self.path, subqueue),
+            whole("count", self.count, 1, MOST_MESSAGES),
+            moment("enqueued_before", self.enqueued_before),
+            None if self.session_id is None else text("session_id", self.session_id, LONGEST_ID),
+            actor,
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from lazaretto.engine.command import OfPath
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.log import audit
@@ -18,8 +19,9 @@ from lazaretto.errors import (
     SessionHeld,
     SessionLockLost,
 )
-from lazaretto.model.checks import shown
+from lazaretto.model.checks import shown, text
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.messages import Lock
 from lazaretto.model.policy import Outcome
 from lazaretto.store.records.messages import AGAIN, Again, QueueRecord, SessionRecord
@@ -173,24 +175,22 @@ class ReleaseSession(Operation[None]):
         tx.sessions.unlock(queue.queue_id, self.lock.session_id)
 
 
-@dataclasses.dataclass(slots=True)
-class FreeSession(Operation[None]):
-    """Take a session's lock from its receiver; what it has not settled is receivable, no attempt counted."""
+class FreeSession(OfPath[None], frozen=True, kw_only=True):
+    """Take a session's lock from its receiver. What it has not settled can be received again."""
 
-    path: EntityPath
-    session_id: str
-    actor: str
+    action = "free_session"
+    session: str
 
-    def run(self, tx: Transaction) -> None:
-        queue = require_queue(tx, self.path)
-        record = tx.sessions.find(queue.queue_id, self.session_id)
+    def run(self, tx: Transaction, actor: str) -> None:
+        # No attempt is counted.
+        session = text("session", self.session, LONGEST_ID)
+        queue = require_queue(tx, EntityPath.parse(self.path))
+        record = tx.sessions.find(queue.queue_id, session)
         if record is None or not record.is_locked(tx.now):
-            raise EntityError(
-                f"session {self.session_id!r} of {queue.path!r} is not locked; nothing to release"
-            )
-        release_held(tx, queue, self.session_id, Outcome.RELEASED)
-        tx.sessions.unlock(queue.queue_id, self.session_id)
-        audit(tx, self.actor, "free_session", queue.path, session=self.session_id, locked_by=record.locked_by)
+            raise EntityError(f"session {session!r} of {queue.path!r} is not locked; nothing to release")
+        release_held(tx, queue, session, Outcome.RELEASED)
+        tx.sessions.unlock(queue.queue_id, session)
+        audit(tx, actor, self.action, queue.path, session=session, locked_by=record.locked_by)
 
 
 @dataclasses.dataclass(slots=True)

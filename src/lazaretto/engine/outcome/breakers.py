@@ -7,12 +7,13 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lazaretto.engine.command import Command, Detail, OfPath, Touch
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.outcome.dispositions import restore
 from lazaretto.errors import InvalidOption
 from lazaretto.model.breaker import BreakerState, BreakerStatus, failed_again, opened, succeeded
-from lazaretto.model.checks import suggestion
+from lazaretto.model.checks import suggestion, text
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import BreakerDescription
 from lazaretto.model.entities import EntityPath
@@ -161,26 +162,32 @@ class NoteProbe(Operation[BreakerStatus]):
         return after.status
 
 
-@dataclasses.dataclass(slots=True)
-class SetBreaker(Operation[BreakerDescription]):
-    """Force a queue's breaker open or closed, or make it automatic again."""
+class SetBreaker(OfPath[BreakerDescription], frozen=True, kw_only=True):
+    """Keep a breaker open or closed, or let it decide by itself: "open", "close", "auto"."""
 
-    path: EntityPath
+    action = "breaker"
     verb: str
-    actor: str
 
-    def run(self, tx: Transaction) -> BreakerDescription:
-        if self.verb not in BREAKER_VERBS:
-            raise InvalidOption(
-                f"unknown verb {self.verb!r} for a breaker{suggestion(self.verb, BREAKER_VERBS)}"
-            )
-        queue = require_queue(tx, self.path)
-        status = BREAKER_VERBS[self.verb]
+    def run(self, tx: Transaction, actor: str) -> BreakerDescription:
+        path, verb = EntityPath.parse(self.path), text("verb", self.verb, 64)
+        if verb not in BREAKER_VERBS:
+            raise InvalidOption(f"unknown verb {verb!r} for a breaker{suggestion(verb, BREAKER_VERBS)}")
+        queue = require_queue(tx, path)
+        status = BREAKER_VERBS[verb]
         held = breaker_of(queue)
         forced = {status: verb for verb, status in BREAKER_VERBS.items()}
         before = forced.get(None if held is None else held.status, "auto")
         save_breaker(tx, queue, None if status is None else BreakerState(status, tx.now))
-        note(tx, "breaker_set", queue, verb=self.verb)
-        audit(tx, self.actor, "breaker", queue.path, verb=self.verb, before=before)
+        note(tx, "breaker_set", queue, verb=verb)
+        audit(tx, actor, self.action, queue.path, verb=verb, before=before)
         tx.wake(lower_bound(queue.queue_id))
-        return describe_breaker(require_queue(tx, self.path))
+        return describe_breaker(require_queue(tx, path))
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "breaker"))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        before = detail.get("before")
+        return None if before in (None, detail["verb"]) else cls(path=path, verb=before)

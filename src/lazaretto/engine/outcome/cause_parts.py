@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-
 import msgspec
 
+from lazaretto.engine.command import Command, Detail, Numbers, OfPath, Touch
 from lazaretto.engine.log import audit
-from lazaretto.engine.outcome.causes import place_at
+from lazaretto.engine.outcome.causes import OfCause, place_at
 from lazaretto.engine.outcome.dead_letter_operations import known_cause
 from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import shown
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.causes import LAST_CAUSE
+from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.fingerprint import plain_fingerprint, shown_fingerprint
 from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 #: The most fingerprints that an entry of the audit log names.
@@ -24,20 +21,19 @@ _AUDITED = 500
 _replace = msgspec.structs.replace
 
 
-@dataclasses.dataclass(slots=True)
-class MergeCauses(Operation[int]):
-    """Merge several causes into the one with the lowest number; return that number."""
+class MergeCauses(OfPath[int], frozen=True, kw_only=True):
+    """Make several causes one, and return its number, the lowest of theirs."""
 
-    path: EntityPath
-    numbers: Sequence[int]
-    actor: str
+    action = "merge_causes"
+    numbers: Numbers
 
-    def run(self, tx: Transaction) -> int:
-        place = place_at(tx, self.path)
-        known = [known_cause(tx, place, number, str(self.path)) for number in self.numbers]
+    def run(self, tx: Transaction, actor: str) -> int:
+        numbers = [whole("numbers", number, 1, LAST_CAUSE) for number in self.numbers]
+        place, path = place_at(tx, self.place), str(self.place)
+        known = [known_cause(tx, place, number, path) for number in numbers]
         found = {cause.number: cause for cause in known}
         if len(found) < 2:
-            raise InvalidOption(f"expected at least two causes to merge, got {shown(tuple(self.numbers))}")
+            raise InvalidOption(f"expected at least two causes to merge, got {shown(tuple(numbers))}")
         first, *others = sorted(found)
         theirs = [p for p in tx.causes.fingerprints(place) if p.cause in others]
         tx.causes.assign(place, [p.fingerprint for p in theirs], first, kept=True)
@@ -51,72 +47,92 @@ class MergeCauses(Operation[int]):
                 for number in others
             }
         told = {"into": first, "merged": others, "fingerprints": names}
-        audit(tx, self.actor, "merge_causes", str(self.path), **told)
+        audit(tx, actor, self.action, path, **told)
         return first
 
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "causes"))]
 
-@dataclasses.dataclass(slots=True)
-class UnmergeCauses(Operation[int]):
-    """Part causes that were merged into one again, each with its fingerprints; return the number of that one.
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        # Too many fingerprints are not kept; an older version noted those of all causes as a list.
+        names = detail.get("fingerprints")
+        if isinstance(names, dict):
+            parts = {int(number): tuple(theirs) for number, theirs in names.items()}
+            return UnmergeCauses(path=path, number=detail["into"], parts=parts)
+        if not names or len(detail["merged"]) > 1:
+            return None
+        return SplitCause(path=path, number=detail["into"], fingerprints=tuple(names))
 
-    `parts`: the fingerprints of each, by its number. Those that went elsewhere meanwhile stay there, and a
-    cause that has none left stays merged. Raises InvalidOption if none has.
+
+class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
+    """Part causes that were merged into one again. `parts`: by number, the fingerprints that each had.
+
+    Those that went elsewhere meanwhile stay there, and a cause that has none left stays merged. Raises
+    InvalidOption if none has.
     """
 
-    path: EntityPath
-    number: int
-    parts: Mapping[int, Iterable[str]]
-    actor: str
+    action = "unmerge_causes"
+    parts: dict[int, tuple[str, ...]]
 
-    def run(self, tx: Transaction) -> int:
-        place, path = place_at(tx, self.path), str(self.path)
-        whole = known_cause(tx, place, self.number, path)
+    def run(self, tx: Transaction, actor: str) -> int:
+        wanted = {
+            whole("parts", number, 1, LAST_CAUSE): [text("parts", name, 16) for name in names]
+            for number, names in self.parts.items()
+        }
+        (place, merged), path = self.cause(tx), str(self.place)
         causes = {cause.number: cause for cause in tx.causes.all(place)}
         prints = _by_name(tx, place)
-        theirs = {name: p for name, p in prints.items() if p.cause == whole.number}
+        theirs = {name: p for name, p in prints.items() if p.cause == merged.number}
         parted: dict[int, list[str]] = {}
-        for number, names in self.parts.items():
-            merged = number in causes and causes[number].merged_into is not None
-            if not merged or known_cause(tx, place, number, path).number != whole.number:
-                raise InvalidOption(f"expected a cause that was merged into {whole.number}, got {number}")
+        for number, names in wanted.items():
+            joined = number in causes and causes[number].merged_into is not None
+            if not joined or known_cause(tx, place, number, path).number != merged.number:
+                raise InvalidOption(f"expected a cause that was merged into {merged.number}, got {number}")
             left = [name for name in dict.fromkeys(names) if theirs.pop(name, None) is not None]
             parted |= {number: left} if left else {}
         if not theirs or not parted:
             raise InvalidOption(
-                f"expected fingerprints of cause {whole.number} to part, and some that are left to it"
+                f"expected fingerprints of cause {merged.number} to part, and some that are left to it"
             )
         for number, found in parted.items():
             tx.causes.save(place, _unexplained(_replace(causes[number], merged_into=None)))
             tx.causes.assign(place, [prints[name].fingerprint for name in found], number, kept=True)
-        tx.causes.save(place, _unexplained(whole))
+        tx.causes.save(place, _unexplained(merged))
         audit(
             tx,
-            self.actor,
-            "unmerge_causes",
+            actor,
+            self.action,
             path,
-            cause=whole.number,
+            cause=merged.number,
             parts={
                 number: [plain_fingerprint(prints[name].fingerprint) for name in found]
                 for number, found in parted.items()
             },
         )
-        return whole.number
+        return merged.number
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "causes"))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return MergeCauses(path=path, numbers=(detail["cause"], *map(int, detail["parts"])))
 
 
-@dataclasses.dataclass(slots=True)
-class SplitCause(Operation[int]):
-    """Split some fingerprints of a cause off into a new cause; return its number."""
+class SplitCause(OfCause[int], frozen=True, kw_only=True):
+    """Make some of a cause's fingerprints a cause of their own."""
 
-    path: EntityPath
-    number: int
-    fingerprints: Iterable[str]
-    actor: str
+    action = "split_cause"
+    fingerprints: tuple[str, ...]
 
-    def run(self, tx: Transaction) -> int:
-        place = place_at(tx, self.path)
-        cause = known_cause(tx, place, self.number, str(self.path))
+    def run(self, tx: Transaction, actor: str) -> int:
+        names = [text("fingerprints", name, 16) for name in self.fingerprints]
+        place, cause = self.cause(tx)
         theirs = {name: p for name, p in _by_name(tx, place).items() if p.cause == cause.number}
-        wanted = list(dict.fromkeys(self.fingerprints))
+        wanted = list(dict.fromkeys(names))
         unknown = [name for name in wanted if name not in theirs]
         if unknown or not wanted or len(wanted) == len(theirs):
             raise InvalidOption(
@@ -129,11 +145,19 @@ class SplitCause(Operation[int]):
         tx.causes.save(place, CauseRecord(number, chief.shape, tx.now, split_from=cause.number))
         tx.causes.assign(place, [theirs[name].fingerprint for name in wanted], number, kept=True)
         audit(
-            tx, self.actor, "split_cause", str(self.path),
+            tx, actor, self.action, str(self.place),
             cause=cause.number, into=number,
             fingerprints=[plain_fingerprint(theirs[name].fingerprint) for name in wanted],
         )  # fmt: skip
         return number
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "causes"))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return MergeCauses(path=path, numbers=(detail["cause"], detail["into"]))
 
 
 def _by_name(tx: Transaction, place: int) -> dict[str, FingerprintRecord]:

@@ -6,15 +6,18 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final, TypeVar
 
 import msgspec
 
 from lazaretto.edits.named_fields import filter_names
 from lazaretto.edits.redact import Redaction
+from lazaretto.engine.command import Command, Detail, OfPath, Touch
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
 from lazaretto.engine.redaction import redaction_of
-from lazaretto.model.causes import HOURS, CauseDifference, CauseState, state_of
+from lazaretto.model.causes import HOURS, LAST_CAUSE, CauseDifference, CauseState, state_of
+from lazaretto.model.checks import moment, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
@@ -25,6 +28,11 @@ from lazaretto.model.shape import templates
 from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
+
+T = TypeVar("T")
+
+#: The most characters of a note.
+_LONGEST_NOTE: Final = 4096
 
 _replace = msgspec.structs.replace
 
@@ -315,43 +323,70 @@ def _save(tx: Transaction, place: int, causes: dict[int, CauseRecord], cause: Ca
 # -- what operators do ---------------------------------------------------------------------------
 
 
+class OfCause(OfPath[T], frozen=True, kw_only=True):
+    """A change of one cause of a queue's dead letters."""
+
+    number: int
+
+    def cause(self, tx: Transaction) -> tuple[int, CauseRecord]:
+        """Return the place of the letters and the cause. Raises InvalidOption, MessageNotFound."""
+        number, path = whole("number", self.number, 1, LAST_CAUSE), self.place
+        place = place_at(tx, path)
+        return place, known_cause(tx, place, number, str(path))
+
+
 def _moment_of(micros: int | None) -> datetime | None:
     return None if micros is None else to_datetime(micros)
 
 
-@dataclasses.dataclass(slots=True)
-class NoteCause(Operation[None]):
-    """Store an operator's note on a cause, or remove it."""
+class NoteCause(OfCause[None], frozen=True, kw_only=True):
+    """Keep a note with a cause; null removes it."""
 
-    path: EntityPath
-    number: int
+    action = "note_cause"
     note: str | None
-    actor: str
 
-    def run(self, tx: Transaction) -> None:
-        place = place_at(tx, self.path)
-        cause = known_cause(tx, place, self.number, str(self.path))
-        tx.causes.save(place, _replace(cause, note=self.note))
-        told = {"cause": cause.number, "note": self.note, "before": cause.note}
-        audit(tx, self.actor, "note_cause", str(self.path), **told)
+    def run(self, tx: Transaction, actor: str) -> None:
+        note = None if self.note is None else text("note", self.note, _LONGEST_NOTE)
+        place, cause = self.cause(tx)
+        tx.causes.save(place, _replace(cause, note=note))
+        changed = {"cause": cause.number, "note": note, "before": cause.note}
+        audit(tx, actor, self.action, str(self.place), **changed)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, cls.action, detail["cause"]))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        if "before" not in detail:
+            return None
+        return cls(path=path, number=detail["cause"], note=detail["before"])
 
 
-@dataclasses.dataclass(slots=True)
-class AcknowledgeCause(Operation[None]):
-    """Acknowledge a cause, until a time or permanently; None: withdraw the acknowledgement."""
+class AcknowledgeCause(OfCause[None], frozen=True, kw_only=True):
+    """Note until when a cause is known; null withdraws that."""
 
-    path: EntityPath
-    number: int
-    until: int | None
-    actor: str
+    action = "acknowledge_cause"
+    until: datetime | None
 
-    def run(self, tx: Transaction) -> None:
-        place = place_at(tx, self.path)
-        cause = known_cause(tx, place, self.number, str(self.path))
-        tx.causes.save(place, _replace(cause, acknowledged_until=self.until))
-        until, before = map(_moment_of, (self.until, cause.acknowledged_until))
-        told = {"cause": cause.number, "until": until, "before": before}
-        audit(tx, self.actor, "acknowledge_cause", str(self.path), **told)
+    def run(self, tx: Transaction, actor: str) -> None:
+        end = moment("until", self.until)
+        place, cause = self.cause(tx)
+        tx.causes.save(place, _replace(cause, acknowledged_until=end))
+        until, before = map(_moment_of, (end, cause.acknowledged_until))
+        changed = {"cause": cause.number, "until": until, "before": before}
+        audit(tx, actor, self.action, str(self.place), **changed)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, cls.action, detail["cause"]))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        if "before" not in detail:
+            return None
+        until = msgspec.convert(detail["before"], datetime | None)
+        return cls(path=path, number=detail["cause"], until=until)
 
 
 @dataclasses.dataclass(slots=True)
@@ -372,14 +407,12 @@ class ExplainCauses(Operation[None]):
                 tx.causes.save(place, _replace(cause, difference=encoded, explained=tx.now))
 
 
-@dataclasses.dataclass(slots=True)
-class RecountCauses(Operation[None]):
-    """Recount the dead letters of all causes, for example after workers of an older version ran."""
+class RecountCauses(OfPath[None], frozen=True, kw_only=True):
+    """Count the letters of all causes of a queue anew."""
 
-    path: EntityPath
-    actor: str
+    action = "recount_causes"
 
-    def run(self, tx: Transaction) -> None:
+    def run(self, tx: Transaction, actor: str) -> None:
         tx.causes.save_counts()
-        tx.causes.recount(place_at(tx, self.path))
-        audit(tx, self.actor, "recount_causes", str(self.path))
+        tx.causes.recount(place_at(tx, self.place))
+        audit(tx, actor, self.action, str(self.place))

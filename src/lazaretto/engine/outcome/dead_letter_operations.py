@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 
 import msgspec
 
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.messages.parts import in_parts
 from lazaretto.errors import FilterError, InvalidOption, MessageNotFound
@@ -24,7 +25,6 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.keys import (
-    LAST_SEQUENCE,
     SEQUENCE_BITS,
     dead_key,
     lower_bound,
@@ -200,19 +200,6 @@ def known_cause(tx: Transaction, place: int, number: int, path: str) -> CauseRec
         found = causes.get(found.merged_into)
     if found is None:
         raise MessageNotFound(f"no cause {number} in {path!r}; triage lists them")
-    return found
-
-
-def check_numbers(numbers: object) -> list[int]:
-    """Return sequence numbers as a list, else raise InvalidOption."""
-    given = numbers if isinstance(numbers, Iterable) else [numbers]
-    found: list[int] = []
-    for number in given:
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LAST_SEQUENCE:
-            beyond = isinstance(number, int) and number > LAST_SEQUENCE
-            upto = f" to {LAST_SEQUENCE}" if beyond else ""
-            raise InvalidOption(f"expected sequence numbers, integers from 1{upto}, got {shown(number)}")
-        found.append(number)
     return found
 
 
@@ -404,10 +391,3 @@ def find_obstacle(
     if until is not None and record.dead_lettered > until:
         return "dead-lettered again since it was selected"
     return "locked by a receiver of the dead-letter subqueue" if row.state == LOCKED else None
-
-
-def dead_letter_path(path: EntityPath) -> EntityPath:
-    """Return the dead-letter subqueue of a path: the queue's, or the one that the path names."""
-    if path.subqueue is Subqueue.RETRY:
-        raise InvalidOption(f"expected a queue or one of its dead-letter subqueues, got {str(path)!r}")
-    return EntityPath(path.queue, Subqueue.DEAD_LETTER) if path.subqueue is Subqueue.MAIN else path

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 
 import msgspec
 
+from lazaretto.engine.command import OfPath
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dispositions import destination_of, dispose
-from lazaretto.engine.outcome.resubmit import Resubmit
+from lazaretto.engine.outcome.resubmit import resubmit
 from lazaretto.engine.outcome.session_holds import held_decoder, release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
-from lazaretto.model.checks import shown
+from lazaretto.model.checks import shown, text
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import HeldSession, SessionDescription
 from lazaretto.model.entities import EntityPath, PoisonSession, Subqueue
+from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import DISPOSITIONS
 from lazaretto.store.records.messages import STATES
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 #: An operator's possible decisions on the poison message of a held session, and on a parked session.
@@ -62,19 +62,16 @@ def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> Sess
     )
 
 
-@dataclasses.dataclass(slots=True)
-class ResumeSession(Operation[None]):
-    """Resume a held session by deciding on its poison message."""
+class ResumeSession(OfPath[None], frozen=True, kw_only=True):
+    """Resume a held session with a verdict on its poison message."""
 
-    path: EntityPath
-    session_id: str
+    action = "resume_session"
+    session: str
     verdict: str
-    actor: str
 
     def destination(self, tx: Transaction) -> str | None:
-        """Return the path that the verdict sends the message to; None: it goes nowhere."""
-        queue = require_queue(tx, self.path)
-        record = tx.sessions.find(queue.queue_id, self.session_id)
+        queue = require_queue(tx, EntityPath.parse(self.path))
+        record = tx.sessions.find(queue.queue_id, self.session)
         if record is None or record.held_by is None:
             return None
         hold = held_decoder.decode(record.held_by)
@@ -84,11 +81,12 @@ class ResumeSession(Operation[None]):
         row = tx.row(lower_bound(queue.queue_id) + hold.sequence_number)
         return None if row is None else destination_of(tx, queue, row, self.verdict)
 
-    def run(self, tx: Transaction) -> None:
-        queue = require_queue(tx, self.path)
-        record = tx.sessions.find(queue.queue_id, self.session_id)
+    def run(self, tx: Transaction, actor: str) -> None:
+        path, session = EntityPath.parse(self.path), text("session_id", self.session, LONGEST_ID)
+        queue = require_queue(tx, path)
+        record = tx.sessions.find(queue.queue_id, session)
         if record is None or record.held_by is None:
-            raise EntityError(f"session {self.session_id!r} of {queue.path!r} is not held")
+            raise EntityError(f"session {session!r} of {queue.path!r} is not held")
         held = held_decoder.decode(record.held_by)
         allowed = BLOCK_VERDICTS if held.mode is PoisonSession.BLOCK else PARK_VERDICTS
         verdict = next((one for one in allowed if one == self.verdict), None)
@@ -106,12 +104,12 @@ class ResumeSession(Operation[None]):
             elif row is not None:
                 dispose(tx, queue, row, DISPOSITIONS[verdict], held.reason)
         elif verdict == "retry":
-            dead = EntityPath(self.path.queue, Subqueue.DEAD_LETTER)
-            report = Resubmit(dead, [held.sequence_number], self.actor, {}).run(tx)
+            dead = EntityPath(path.queue, Subqueue.DEAD_LETTER)
+            report = resubmit(tx, dead, [held.sequence_number], actor)
             if report.skipped:
                 raise EntityError(
                     f"message {held.sequence_number} cannot be resubmitted: {report.skipped[0].why}"
                 )
         else:
             release_sessions(tx, [key])
-        audit(tx, self.actor, "resume_session", queue.path, session=self.session_id, verdict=verdict)
+        audit(tx, actor, self.action, queue.path, session=session, verdict=verdict)

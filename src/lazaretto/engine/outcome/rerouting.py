@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from lazaretto.engine.command import OfLetters
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_sending
 from lazaretto.engine.entities.topics import require_topic
@@ -22,7 +23,13 @@ from lazaretto.engine.routing.deliver import finish, resolve, revived
 from lazaretto.engine.routing.router import Router
 from lazaretto.engine.routing.undeliverable import DISABLED_REASON, FULL_REASON, NOT_FOUND_REASON
 from lazaretto.errors import LazarettoError, NotAllowed
-from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
+from lazaretto.model.entities import (
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityKind,
+    EntityPath,
+    Subqueue,
+    split_subscription,
+)
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -31,6 +38,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
+from lazaretto.model.permissions import Permission
 from lazaretto.store.records.messages import (
     DeadLetterRecord,
     MessageRow,
@@ -38,7 +46,6 @@ from lazaretto.store.records.messages import (
     QueueRecord,
     RoutedMessage,
 )
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace
@@ -85,37 +92,50 @@ class RepublishReport:
             self.subscriptions[path] = self.subscriptions.get(path, 0) + count
 
 
-@dataclasses.dataclass(slots=True)
-class MoveDeadLetters(Operation[MoveReport]):
+class MoveDeadLetters(OfLetters[MoveReport], frozen=True, kw_only=True):
+    """Move dead letters to another queue."""
+
+    action = "move"
+    to: str
+
+    def run(self, tx: Transaction, actor: str) -> MoveReport:
+        return move_dead_letters(tx, self.place, self.numbers, EntityPath.parse(self.to), actor)
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        return [(self.permission, self.path), (Permission.OPERATE, self.to)]
+
+    def sends_to(self) -> str:
+        return self.to
+
+
+def move_dead_letters(
+    tx: Transaction,
+    path: EntityPath,
+    numbers: Sequence[int],
+    to: EntityPath,
+    actor: str,
+    detail: Mapping[str, Any] | None = None,
+) -> MoveReport:
     """Move dead letters to another queue as new messages, in one commit.
 
     Each message keeps its id, properties and body, leads to its history, and records where it came from and
     why. A dead letter that the queue cannot take stays where it is. None is dropped as a duplicate.
     """
-
-    path: EntityPath
-    sequence_numbers: Sequence[int]
-    to: EntityPath
-    actor: str
-    detail: dict[str, Any]
-
-    def run(self, tx: Transaction) -> MoveReport:
-        source, target = require_queue(tx, self.path), check_target(tx, self.path, self.to)
-        keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
-        done = move_letters(tx, source, self.path, target, keys)
-        report = MoveReport({}, [Skipped(sequence_of(key), why) for key, why in done.skipped.items()])
-        count_letters(tx, self.actor, len(done.rows), "move")
-        if done.rows:
-            for key in done.rows:
-                new = done.sent.get(key)
-                report.moved[sequence_of(key)] = None if new is None else sequence_of(new)
-            details = (
-                (old, {"to": target.path, "new_sequence_number": new}) for old, new in report.moved.items()
-            )
-            note_all(tx, "moved", [(source, *detail) for detail in details])
-            named = name_numbers(report.moved)
-            audit(tx, self.actor, "move", source.path, to=target.path, **named, **self.detail)
-        return report
+    source, target = require_queue(tx, path), check_target(tx, path, to)
+    keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(numbers)]
+    done = move_letters(tx, source, path, target, keys)
+    report = MoveReport({}, [Skipped(sequence_of(key), why) for key, why in done.skipped.items()])
+    count_letters(tx, actor, len(done.rows), "move")
+    if done.rows:
+        for key in done.rows:
+            new = done.sent.get(key)
+            report.moved[sequence_of(key)] = None if new is None else sequence_of(new)
+        details = (
+            (old, {"to": target.path, "new_sequence_number": new}) for old, new in report.moved.items()
+        )
+        note_all(tx, "moved", [(source, *one) for one in details])
+        audit(tx, actor, "move", source.path, to=target.path, **name_numbers(report.moved), **(detail or {}))
+    return report
 
 
 def move_letters(
@@ -188,39 +208,55 @@ def _edited(tx: Transaction, routed: RoutedMessage, new: NewMessage, row: Messag
     )
 
 
-@dataclasses.dataclass(slots=True)
-class Republish(Operation[RepublishReport]):
+class Republish(OfLetters[RepublishReport], frozen=True, kw_only=True):
+    """Publish dead letters to a topic again; null: that of their subscription."""
+
+    action = "republish"
+    topic: str | None = None
+
+    def run(self, tx: Transaction, actor: str) -> RepublishReport:
+        topic = None if self.topic is None else EntityPath.parse(self.topic)
+        return republish(tx, self.place, self.numbers, topic, actor)
+
+    def needs(self) -> list[tuple[Permission, str | None]]:
+        return [(self.permission, self.path), (Permission.OPERATE, self.sends_to())]
+
+    def sends_to(self) -> str:
+        of = split_subscription(EntityPath.parse(self.path))
+        return self.topic if self.topic is not None else self.path if of is None else of[0]
+
+
+def republish(
+    tx: Transaction,
+    path: EntityPath,
+    numbers: Sequence[int],
+    to: EntityPath | None,
+    actor: str,
+    detail: Mapping[str, Any] | None = None,
+) -> RepublishReport:
     """Republish dead letters to a topic: each goes to every subscription whose rules match it.
 
     Runs in one commit. A dead letter that no subscription matches, or that the topic cannot take, stays where
     it is.
     """
-
-    path: EntityPath
-    sequence_numbers: Sequence[int]
-    topic: EntityPath | None
-    actor: str
-    detail: dict[str, Any]
-
-    def run(self, tx: Transaction) -> RepublishReport:
-        source, topic = require_queue(tx, self.path), find_topic(tx, self.path, self.topic)
-        refuse_sending(topic)
-        delivery, report = Router(tx), RepublishReport(topic.path, {}, {}, [])
-        rows = []
-        for row, routed in _published(tx, source, topic, self, delivery, report):
-            key = tx.sequences.take_key(topic)
-            tx.sequences.keep(key)
-            delivery.admit(topic, _replace(routed, origin=sequence_of(key)))
-            rows.append(row)
-        _go(tx, delivery, rows)
-        count_letters(tx, self.actor, len(rows), "republish")
-        if rows:
-            resolve(tx, [main_key(row.key) for row in rows], "republished")
-            details = ((n, {"topic": topic.path, "copies": copies}) for n, copies in report.published.items())
-            note_all(tx, "republished", [(source, *detail) for detail in details])
-            named = name_numbers(report.published)
-            audit(tx, self.actor, "republish", source.path, topic=topic.path, **named, **self.detail)
-        return report
+    source, topic = require_queue(tx, path), find_topic(tx, path, to)
+    refuse_sending(topic)
+    delivery, report = Router(tx), RepublishReport(topic.path, {}, {}, [])
+    rows = []
+    for row, routed in _published(tx, source, topic, path, numbers, delivery, report):
+        key = tx.sequences.take_key(topic)
+        tx.sequences.keep(key)
+        delivery.admit(topic, _replace(routed, origin=sequence_of(key)))
+        rows.append(row)
+    _go(tx, delivery, rows)
+    count_letters(tx, actor, len(rows), "republish")
+    if rows:
+        resolve(tx, [main_key(row.key) for row in rows], "republished")
+        details = ((n, {"topic": topic.path, "copies": copies}) for n, copies in report.published.items())
+        note_all(tx, "republished", [(source, *one) for one in details])
+        named = name_numbers(report.published)
+        audit(tx, actor, "republish", source.path, topic=topic.path, **named, **(detail or {}))
+    return report
 
 
 def count_republished(
@@ -230,8 +266,7 @@ def count_republished(
     source, topic = require_queue(tx, path), find_topic(tx, path, to)
     refuse_sending(topic)
     report = RepublishReport(topic.path, {}, {}, [])
-    asked = Republish(path, numbers, to, "", {})
-    for _ in _published(tx, source, topic, asked, Router(tx), report):
+    for _ in _published(tx, source, topic, path, numbers, Router(tx), report):
         pass
     return report
 
@@ -291,14 +326,15 @@ def _published(
     tx: Transaction,
     source: QueueRecord,
     topic: QueueRecord,
-    asked: Republish,
+    path: EntityPath,
+    numbers: Sequence[int],
     delivery: Router,
     report: RepublishReport,
 ) -> Iterator[tuple[MessageRow, RoutedMessage]]:
     """Yield messages that a topic takes; report the copies, and the messages it does not take."""
-    keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(asked.sequence_numbers)]
+    keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(numbers)]
     skipped: dict[int, str] = {}
-    for row, _ in _letters(tx, source, asked.path, keys, skipped):
+    for row, _ in _letters(tx, source, path, keys, skipped):
         routed = revived(tx, row)
         trouble = delivery.find_obstacle(topic.path, routed)
         if trouble is not None:
@@ -306,8 +342,8 @@ def _published(
             continue
         counts = Counter(queue.path for queue in delivery.recipients(topic, routed))
         report.published[sequence_of(row.key)] = counts.total()
-        for path, count in counts.items():
-            report.subscriptions[path] = report.subscriptions.get(path, 0) + count
+        for name, count in counts.items():
+            report.subscriptions[name] = report.subscriptions.get(name, 0) + count
         yield row, routed
     report.skipped.extend(Skipped(sequence_of(key), why) for key, why in skipped.items())
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, ClassVar
 
+from lazaretto.engine.command import Command, Detail, OfLetters, OfPath, Touch, runs_of
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import (
@@ -18,11 +20,21 @@ from lazaretto.engine.outcome.dead_letter_operations import (
 )
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.errors import InvalidOption
+from lazaretto.model.causes import LAST_CAUSE
+from lazaretto.model.checks import moment, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.keys import aside_key, dead_key, lower_bound, place_of, sequence_of, upper_bound
+from lazaretto.model.keys import (
+    LAST_SEQUENCE,
+    aside_key,
+    dead_key,
+    lower_bound,
+    place_of,
+    sequence_of,
+    upper_bound,
+)
+from lazaretto.model.permissions import Permission
 from lazaretto.store.records.messages import MessageRow
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 #: How long a purged dead letter can be restored, in microseconds.
@@ -41,67 +53,59 @@ class RestoreReport:
     skipped: list[Skipped]
 
 
-@dataclasses.dataclass(slots=True)
-class Purge(Operation[list[int]]):
+class Purge(OfLetters[list[int]], frozen=True, kw_only=True):
+    """Set dead letters aside for 7 days."""
+
+    action = "purge"
+
+    def run(self, tx: Transaction, actor: str) -> list[int]:
+        return purge(tx, self.place, self.numbers, actor)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return Restore.of_entry(path, detail)
+
+
+def purge(
+    tx: Transaction,
+    path: EntityPath,
+    numbers: Sequence[int],
+    actor: str,
+    detail: Mapping[str, Any] | None = None,
+) -> list[int]:
     """Set dead letters aside, as they are; return which."""
-
-    path: EntityPath
-    sequence_numbers: Sequence[int]
-    actor: str
-    detail: dict[str, Any]
-
-    def run(self, tx: Transaction) -> list[int]:
-        queue = holder(tx, self.path)
-        keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
-        rows = tx.rows([dead_key(key, self.path.subqueue) for key in keys])
-        records = tx.history.some_dead_letters(keys)
-        purged = {
-            key: row
-            for key, row in ((key, rows.get(dead_key(key, self.path.subqueue))) for key in keys)
-            if row is not None and find_obstacle(row, records.get(key)) is None
-        }
-        numbers = [sequence_of(key) for key in purged]
-        count_letters(tx, self.actor, len(purged), "purge")
-        if purged:
-            # The highest number of each lane must stay known when its message goes.
-            tx.sequences.keep_highest(list(purged))
-            tx.save_rows({aside_key(key): row for key, row in purged.items()})
-            resolve(tx, list(purged), PURGED)
-            note_all(tx, "purged", [(queue, number, {}) for number in numbers])
-            audit(tx, self.actor, "purge", queue.path, **name_numbers(numbers), **self.detail)
-        return numbers
+    queue = holder(tx, path)
+    keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(numbers)]
+    rows = tx.rows([dead_key(key, path.subqueue) for key in keys])
+    records = tx.history.some_dead_letters(keys)
+    purged = {
+        key: row
+        for key, row in ((key, rows.get(dead_key(key, path.subqueue))) for key in keys)
+        if row is not None and find_obstacle(row, records.get(key)) is None
+    }
+    gone = [sequence_of(key) for key in purged]
+    count_letters(tx, actor, len(purged), "purge")
+    if purged:
+        # The highest number of each lane must stay known when its message goes.
+        tx.sequences.keep_highest(list(purged))
+        tx.save_rows({aside_key(key): row for key, row in purged.items()})
+        resolve(tx, list(purged), PURGED)
+        note_all(tx, "purged", [(queue, number, {}) for number in gone])
+        audit(tx, actor, "purge", queue.path, **name_numbers(gone), **(detail or {}))
+    return gone
 
 
-@dataclasses.dataclass(slots=True)
-class Restore(Operation[RestoreReport]):
-    """Make dead letters of those that were purged again, as they were."""
+class Restore(OfLetters[RestoreReport], frozen=True, kw_only=True):
+    """Bring purged dead letters back as they were."""
 
-    path: EntityPath
-    sequence_numbers: Sequence[int]
-    actor: str
+    action = "restore"
 
-    def run(self, tx: Transaction) -> RestoreReport:
-        queue = holder(tx, self.path)
-        keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(self.sequence_numbers)]
-        rows = tx.rows([aside_key(key) for key in keys])
-        records = tx.history.some_dead_letters(keys)
-        back: dict[int, MessageRow] = {}
-        skipped = []
-        for key in keys:
-            row, record = rows.get(aside_key(key)), records.get(key)
-            if record is None or record.subqueue != place_of(self.path.subqueue):
-                skipped.append(Skipped(sequence_of(key), "not found"))
-            elif row is None:
-                skipped.append(Skipped(sequence_of(key), f"it is {record.resolution or 'still there'}"))
-            else:
-                back[key] = row
-        numbers = [sequence_of(key) for key in back]
-        if back:
-            tx.save_rows({dead_key(key, self.path.subqueue): row for key, row in back.items()})
-            tx.repairs.reopen(list(back))
-            note_all(tx, "restored", [(queue, number, {}) for number in numbers])
-            audit(tx, self.actor, "restore", queue.path, **name_numbers(numbers))
-        return RestoreReport(numbers, skipped)
+    def run(self, tx: Transaction, actor: str) -> RestoreReport:
+        return restore(tx, self.place, self.numbers, actor)
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return Purge.of_entry(path, detail)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -112,63 +116,97 @@ class PartReport:
     remaining: int
 
 
-@dataclasses.dataclass(slots=True)
-class PurgeCause(Operation[PartReport]):
-    """Set the dead letters of a cause aside, up to 10,000 in this commit."""
+def restore(tx: Transaction, path: EntityPath, numbers: Sequence[int], actor: str) -> RestoreReport:
+    """Make dead letters of those that were purged again, as they were."""
+    queue = holder(tx, path)
+    keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(numbers)]
+    rows = tx.rows([aside_key(key) for key in keys])
+    records = tx.history.some_dead_letters(keys)
+    back: dict[int, MessageRow] = {}
+    skipped = []
+    for key in keys:
+        row, record = rows.get(aside_key(key)), records.get(key)
+        if record is None or record.subqueue != place_of(path.subqueue):
+            skipped.append(Skipped(sequence_of(key), "not found"))
+        elif row is None:
+            skipped.append(Skipped(sequence_of(key), f"it is {record.resolution or 'still there'}"))
+        else:
+            back[key] = row
+    restored = [sequence_of(key) for key in back]
+    if back:
+        tx.save_rows({dead_key(key, path.subqueue): row for key, row in back.items()})
+        tx.repairs.reopen(list(back))
+        note_all(tx, "restored", [(queue, number, {}) for number in restored])
+        audit(tx, actor, Restore.action, queue.path, **name_numbers(restored))
+    return RestoreReport(restored, skipped)
 
-    path: EntityPath
+
+class PurgeCause(OfPath[PartReport], frozen=True, kw_only=True):
+    """Set the dead letters of a cause aside for 7 days, up to 10,000 at once.
+
+    The answer has how many these were, and how many remain for another time.
+    """
+
+    action = "purge"
     number: int
-    actor: str
 
-    def run(self, tx: Transaction) -> PartReport:
-        numbers = match_dead_letters(tx, self.path, DeadLetterFilter(cause=self.number))
+    def run(self, tx: Transaction, actor: str) -> PartReport:
+        path, number = self.place, whole("number", self.number, 1, LAST_CAUSE)
+        numbers = match_dead_letters(tx, path, DeadLetterFilter(cause=number))
         part = list(numbers[:LETTERS_OF_CAUSE])
         # The time is that of all these letters, so it names them, however many they are.
-        detail = {"cause": self.number, "at": to_datetime(tx.now)}
-        purged = Purge(self.path, part, self.actor, detail).run(tx)
+        purged = purge(tx, path, part, actor, {"cause": number, "at": to_datetime(tx.now)})
         return PartReport(len(purged), len(numbers) - len(part))
 
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        return RestorePurged(path=path, at=datetime.fromisoformat(detail["at"])) if "at" in detail else None
 
-@dataclasses.dataclass(slots=True)
-class RestorePurged(Operation[PartReport]):
-    """Restore what was set aside at a time, or all for None, up to 10,000 letters in this commit."""
 
-    path: EntityPath
-    at: int | None
-    actor: str
+class RestorePurged(OfPath[PartReport], frozen=True, kw_only=True):
+    """Bring back what was set aside at a time, or all that was set aside for null, up to 10,000 at once."""
 
-    def run(self, tx: Transaction) -> PartReport:
-        keys = purged_keys(tx, self.path)
-        if self.at is not None:
+    action = "restore"
+    at: datetime | None = None
+
+    def run(self, tx: Transaction, actor: str) -> PartReport:
+        path, at = self.place, moment("at", self.at)
+        keys = purged_keys(tx, path)
+        if at is not None:
             records = tx.history.some_dead_letters(keys)
-            keys = [key for key in keys if records[key].resolved == self.at]
+            keys = [key for key in keys if records[key].resolved == at]
         part = [sequence_of(key) for key in keys[:LETTERS_OF_CAUSE]]
-        report = Restore(self.path, part, self.actor).run(tx)
+        report = restore(tx, path, part, actor)
         return PartReport(len(report.restored), len(keys) - len(part))
 
 
-@dataclasses.dataclass(slots=True)
-class DeletePurged(Operation[int]):
-    """Delete purged dead letters for good, if they are as many as was said; return how many."""
+class DeletePurged(OfPath[int], frozen=True, kw_only=True):
+    """Delete all purged dead letters of a queue for good. `count`: how many these are."""
 
-    path: EntityPath
+    action = "delete_purged"
+    final: ClassVar[bool] = True
+    permission = Permission.ADMINISTER
     count: int
-    actor: str
 
-    def run(self, tx: Transaction) -> int:
-        queue = holder(tx, self.path)
-        keys = purged_keys(tx, self.path)
-        if len(keys) != self.count:
+    def run(self, tx: Transaction, actor: str) -> int:
+        path, count = self.place, whole("count", self.count, 0, LAST_SEQUENCE)
+        queue = holder(tx, path)
+        keys = purged_keys(tx, path)
+        if len(keys) != count:
             raise InvalidOption(
-                f"expected count to be the number of purged dead letters of {str(self.path)!r}, which is "
-                f"{len(keys)}, got {self.count}"
+                f"expected count to be the number of purged dead letters of {str(path)!r}, which is "
+                f"{len(keys)}, got {count}"
             )
-        count_letters(tx, self.actor, len(keys), "delete")
+        count_letters(tx, actor, len(keys), "delete")
         delete_purged(tx, keys)
         if keys:
             numbers = name_numbers(map(sequence_of, keys))
-            audit(tx, self.actor, "delete_purged", queue.path, **numbers)
+            audit(tx, actor, self.action, queue.path, **numbers)
         return len(keys)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, "letters"), runs_of(detail))]
 
 
 def purged_keys(tx: Transaction, path: EntityPath) -> list[int]:

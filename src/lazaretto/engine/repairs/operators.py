@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from types import EllipsisType
-from typing import Any
+from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
+from lazaretto.engine.command import Command, CommandOf, Detail, Touch
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.four_eyes import count_letters, identities, letters_left
 from lazaretto.engine.log import audit
@@ -16,13 +17,14 @@ from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
 from lazaretto.engine.repairs.freeze import Frozen
 from lazaretto.engine.repairs.letters import FAILED, PROCESSED, SKIPPED, UNDONE
-from lazaretto.errors import RepairError, SecondPersonNeeded
+from lazaretto.errors import InvalidOption, RepairError, SecondPersonNeeded
 from lazaretto.model.actors import behind
-from lazaretto.model.checks import shown
+from lazaretto.model.checks import shown, whole
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.fingerprint import shown_plain
 from lazaretto.model.keys import place_of, queue_of, sequence_of, subqueue_at
+from lazaretto.model.permissions import Permission
 from lazaretto.model.repair_pace import Pace
 from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, next_verbs
 from lazaretto.model.repairs import Plan, RepairCounts, RepairedLetter, RepairStatus
@@ -30,9 +32,12 @@ from lazaretto.store.records.repairs import ItemStanding, NewRepair, RepairRecor
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
+MOST_IN_FLIGHT: Final = 1_000_000
+_FASTEST: Final = 1_000_000.0
+
 
 @dataclasses.dataclass(slots=True)
-class PlanRepair(Operation[RepairRecord]):
+class SaveRepair(Operation[RepairRecord]):
     """Store a repair and its frozen set. `name`: None gives it one."""
 
     path: EntityPath
@@ -74,44 +79,51 @@ class PlanRepair(Operation[RepairRecord]):
         return record
 
 
-#: The most letters in flight, and a second; None: any number; ...: as it is.
-Limits = tuple[int | EllipsisType | None, float | EllipsisType | None]
+#: The most letters in flight, and a second; None: any number; UNSET: as it is.
+Limits = tuple[int | UnsetType | None, float | UnsetType | None]
 
 
-def _limits(
-    pace: Pace, in_flight: int | EllipsisType | None, rate: float | EllipsisType | None
-) -> tuple[int | None, float | None]:
-    """Return limits with those of a pace where none are given."""
-    return (
-        pace.in_flight if isinstance(in_flight, EllipsisType) else in_flight,
-        pace.rate if isinstance(rate, EllipsisType) else rate,
+def check_in_flight(value: object) -> int | None:
+    """Return the most letters in flight, None for any number. Raises InvalidOption."""
+    return None if value is None else whole("in_flight", value, 1, MOST_IN_FLIGHT)
+
+
+def check_rate(value: object) -> float | None:
+    """Return the most letters a second, None for any number. Raises InvalidOption."""
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _FASTEST:
+        raise InvalidOption(f"expected rate to be letters a second, above 0, or None, got {shown(value)}")
+    return float(value)
+
+
+def _changed(pace: Pace, limits: Limits) -> Pace:
+    """Return a pace with limits, where they are given."""
+    in_flight, rate = limits
+    return pace.changed(
+        pace.in_flight if isinstance(in_flight, UnsetType) else check_in_flight(in_flight),
+        pace.rate if isinstance(rate, UnsetType) else check_rate(rate),
     )
 
 
-@dataclasses.dataclass(slots=True)
-class DirectRepair(Operation[RepairRecord]):
+def direct_repair(
+    tx: Transaction, name: str, event: RepairEvent, actor: str, limits: Limits = (UNSET, UNSET)
+) -> RepairRecord:
     """Let a repair go on to another phase at an operator's request, at another pace if one is given."""
-
-    name: str
-    event: RepairEvent
-    actor: str
-    limits: Limits | None = None
-
-    def run(self, tx: Transaction) -> RepairRecord:
-        course = Course.of(tx, find_repair(tx, self.name))
-        if self.event is RepairEvent.TRY_FEW and not course.plan.canary:
-            raise RepairError(f"the repair {self.name!r} was planned without a canary")
-        if course.phase is Phase.STOPPED and self.event is RepairEvent.RESUME:
-            course.pace = course.pace.afresh()
-        _require_second_person(tx, course, self.event, self.actor)
-        if self.limits is not None:
-            course.pace = course.pace.changed(*_limits(course.pace, *self.limits))
-        course.go(self.event, self.actor)
-        if course.phase is Phase.UNDOING or course.phase in ENDED or course.phase is Phase.PAUSED:
-            # Whoever is at work on it finds out, and nobody need wait for its lease to end.
-            course.change(runner=None, token=None, lease_until=None)
-        course.save()
-        return course.record
+    course = Course.of(tx, find_repair(tx, name))
+    if event is RepairEvent.TRY_FEW and not course.plan.canary:
+        raise RepairError(f"the repair {name!r} was planned without a canary")
+    if course.phase is Phase.STOPPED and event is RepairEvent.RESUME:
+        course.pace = course.pace.afresh()
+    _require_second_person(tx, course, event, actor)
+    if limits != (UNSET, UNSET):
+        course.pace = _changed(course.pace, limits)
+    course.go(event, actor)
+    if course.phase is Phase.UNDOING or course.phase in ENDED or course.phase is Phase.PAUSED:
+        # Whoever is at work on it finds out, and nobody need wait for its lease to end.
+        course.change(runner=None, token=None, lease_until=None)
+    course.save()
+    return course.record
 
 
 def _require_second_person(tx: Transaction, course: Course, event: RepairEvent, actor: str) -> None:
@@ -137,23 +149,46 @@ def _require_second_person(tx: Transaction, course: Course, event: RepairEvent, 
         count_letters(tx, actor, count, event.value)
 
 
-@dataclasses.dataclass(slots=True)
-class PaceRepair(Operation[RepairRecord]):
-    """Change how fast a repair goes, also while it runs."""
+class OfRepair(CommandOf[RepairRecord], frozen=True, kw_only=True):
+    """A change of a repair."""
 
+    permission = Permission.OPERATE
     name: str
-    limits: Limits
-    actor: str
 
-    def run(self, tx: Transaction) -> RepairRecord:
+    def told(self, answer: Any) -> Any:
+        return standing(answer)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch(("repair", detail.get("repair")))]
+
+
+def standing(answer: Any) -> dict[str, Any]:
+    """Return what a command answers of a repair, from its record as JSON."""
+    return {name: answer[name] for name in ("name", "path", "phase", "letters")}
+
+
+class PaceRepair(OfRepair, frozen=True, kw_only=True):
+    """Change how fast a repair goes; null means no limit, and what is left out stays as it is."""
+
+    action = "repair: pace"
+    in_flight: int | UnsetType | None = UNSET
+    rate: float | UnsetType | None = UNSET
+
+    def run(self, tx: Transaction, actor: str) -> RepairRecord:
         course = Course.of(tx, find_repair(tx, self.name))
         before = {"in_flight": course.pace.in_flight, "rate": course.pace.rate}
-        course.pace = course.pace.changed(*_limits(course.pace, *self.limits))
+        course.pace = _changed(course.pace, (self.in_flight, self.rate))
         course.save()
         now = {"in_flight": course.pace.in_flight, "rate": course.pace.rate}
-        told = {"repair": self.name, **now, "before": before}
-        audit(tx, self.actor, "repair: pace", course.record.path, **told)
+        changed = {"repair": self.name, **now, "before": before}
+        audit(tx, actor, self.action, course.record.path, **changed)
         return course.record
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        before = detail.get("before")
+        return None if before is None else cls(name=detail["repair"], **before)
 
 
 # -- how it stands -------------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from starlette.responses import Response
 
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, dead_letter_path
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption, MessageNotFound
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.records.letters import LETTER_COLUMNS, letter_cells

@@ -246,9 +246,9 @@ class ClaimConsumer:
         """Note what the tasks of the open claims ended with."""
         self._store.run(NoteFailure(self.path, self.name, failure))
 
-    def charge(self, failure: Failure) -> bool:
+    def charge(self, failure: Failure, claim: int | None = None) -> int:
         """Charge what the tasks of the open claim ended with to its message. See ChargeFailure."""
-        return self._store.run(ChargeFailure(self.path, self.name, self.epoch, failure))
+        return self._store.run(ChargeFailure(self.path, self.name, self.epoch, failure, claim))
 
     def attached_as(self) -> int:
         """Return the epoch of the driver that is attached now."""

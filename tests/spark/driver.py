@@ -17,9 +17,9 @@ from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.results import ResultOwner, Sink
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
-from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import parse
+from lazaretto.spark.task_settings import TaskSettings
 
 SCHEMA = pa.schema([("n", pa.int64()), ("text", pa.string())])
 

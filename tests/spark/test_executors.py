@@ -33,8 +33,8 @@ from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import _extras
 from lazaretto.spark.results import ResultOwner
 from lazaretto.spark.sandbox_handler import HandlerSetup
-from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.source_options import parse
+from lazaretto.spark.task_settings import TaskSettings
 
 from .acts import act
 

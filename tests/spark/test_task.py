@@ -27,8 +27,9 @@ from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once, schema_of
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
-from lazaretto.spark.shard_task import ShardTask, TaskSettings
+from lazaretto.spark.shard_task import ShardTask
 from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.store.addresses import is_served, served_at
 from lazaretto.store.postgres.dialect import within
 from lazaretto.store.postgres.server_session import script, settings_of_commits

@@ -26,8 +26,8 @@ from lazaretto.errors import (
 from lazaretto.model.checks import seconds
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.results import is_seen
-from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_settings import TaskSettings
 
 #: The setting of Spark for how long to wait for executors, in seconds.
 WAIT = "spark.lazaretto.executorWait"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 #: How a stage is named that is none: what follows is a sentence for the user.
 OUTAGE = "outage: "
 #: What drivers of the DB-API call errors of their database rather than of a value (PEP 249).
-_OF_DATABASES = {"OperationalError", "InterfaceError"}
+OF_DATABASES = {"OperationalError", "InterfaceError"}
 
 
 class Outage(Exception):
@@ -17,7 +17,7 @@ class Outage(Exception):
 
 def is_of_place(error: BaseException) -> bool:
     """Return whether an error is that of a place where results go, rather than of one result."""
-    return isinstance(error, OSError) or any(one.__name__ in _OF_DATABASES for one in type(error).__mro__)
+    return isinstance(error, OSError) or any(one.__name__ in OF_DATABASES for one in type(error).__mro__)
 
 
 @contextlib.contextmanager

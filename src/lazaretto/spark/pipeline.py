@@ -34,10 +34,11 @@ from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishi
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.session import refuse_connect
-from lazaretto.spark.shard_task import TOLD, TaskSettings
+from lazaretto.spark.shard_task import TOLD
 from lazaretto.spark.sink import SettlingSink, bring_up_to_date
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.store.addresses import is_served, without_password
 from lazaretto.traces import is_traced
 
@@ -142,7 +143,7 @@ def process(
         *(functions.sum(name).alias(name) for name in METRICS),
     )
     sinks = {path: (one.options, one.results) for path, one in settings.items()}
-    return plan.start(told, SettlingSink(sinks), checkpoint)
+    return plan.start(told, SettlingSink(sinks, breaker), checkpoint)
 
 
 def _handlers(

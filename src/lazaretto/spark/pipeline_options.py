@@ -18,8 +18,8 @@ from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.spark.arrow_schemas import arrow_schema
 from lazaretto.spark.results import Sink
 from lazaretto.spark.sandbox_handler import HandlerSetup
-from lazaretto.spark.shard_task import TaskSettings
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions
+from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.spark.vectors import VectorSetup
 from lazaretto.store.addresses import absolute
 

@@ -14,8 +14,10 @@ from lazaretto.broker import store_of
 from lazaretto.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.outage import Outage
-from lazaretto.spark.shard_task import TOLD, ShardTask, TaskSettings
+from lazaretto.spark.shard_task import TOLD, ShardTask
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_errors import naming_shard
+from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.store.sql.store import Store
 
 
@@ -32,14 +34,12 @@ def run_task(
         with broker_at(settings.options.url()) as broker:
             told = _run_messages(settings, store_of(broker), batches)
     else:
-        rows = (row for batch in batches for row in batch.to_pylist())
-        told = [
-            {
-                "queue": row["queue"],
-                **run_shard(settings_of[row["queue"]], row["claim"], row["epoch"], row["shard"]),
-            }
-            for row in rows
-        ]
+        told = []
+        for row in (row for batch in batches for row in batch.to_pylist()):
+            queue = row["queue"]
+            with naming_shard(queue, row["claim"]):
+                ran = run_shard(settings_of[queue], row["claim"], row["epoch"], row["shard"])
+            told.append({"queue": queue, **ran})
     if told:
         yield pa.RecordBatch.from_pylist(told, schema=TOLD)
 
@@ -84,7 +84,12 @@ def run_shard(
         if settings.extras is not None:
             batches = settings.extras.added(batches)
         if careful:
-            staged = task.work(batches)
+            try:
+                staged = task.work(batches)
+            except Exception:
+                # It ends with an error: nothing has died of a message.
+                task.unmark()
+                raise
             if staged is not None:
                 consumer.stage(task.stage, staged)
             return task.report()
@@ -120,6 +125,10 @@ def _run_messages(
         # Not raised: Spark would only try the task again.
         for task in tasks.values():
             task.end_as_outage(outage)
+    except Exception:
+        for task in tasks.values():
+            task.unmark()
+        raise
     told = [*(task.report() for task in tasks.values()), *ended]
     return [{"queue": settings.options.queue, **one} for one in told]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import time
 import uuid
@@ -16,18 +15,18 @@ from lazaretto.engine.claims.settle_claims import StagedRow, StagedRows, staged_
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage
 from lazaretto.host.outcomes import COMPLETED, Ended, ended_of, ended_with
-from lazaretto.isolation import DONE, Sandbox, SandboxOptions, Status, Verdict
-from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
+from lazaretto.isolation import DONE, Status, Verdict
+from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
-from lazaretto.spark.bodies import PROBLEM, Extras, bounded
+from lazaretto.spark.bodies import PROBLEM, bounded
 from lazaretto.spark.columns import CLAIM
 from lazaretto.spark.message_items import message_items
 from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
-from lazaretto.spark.results import Results, Sink
+from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import (
     BODY,
     IN_ORDER,
@@ -36,9 +35,9 @@ from lazaretto.spark.sandbox_handler import (
     HandlerSetup,
     Item,
     as_batch,
-    unpack_result,
 )
-from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.task_ends import has_failed, size_of_result, staged_row, unpacked_end
+from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.store.records.claims import MOST_SHARDS
 from lazaretto.traces import MOST_LINKS
@@ -72,37 +71,6 @@ TOLD = pa.schema(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class TaskSettings:
-    """Settings of a task, sent along with the query: no credentials in it."""
-
-    options: SparkOptions
-    setup: HandlerSetup | VectorSetup
-    limits: SandboxOptions
-    inline: bool
-    results: Sink | None
-    schema: bytes | None
-    breaker: BreakerPolicy | None
-    extras: Extras | None = None
-    traced: bool = False
-
-
-#: Sandboxes that a worker keeps: a query of several queues has several handlers.
-_MOST_WARM = 4
-#: Sandboxes by what runs in them: a worker that Spark uses again finds its own warm.
-_sandboxes: dict[tuple[object, SandboxOptions], Sandbox] = {}
-
-
-def _sandbox(setup: HandlerSetup | VectorSetup, options: SandboxOptions) -> Sandbox:
-    key = (setup.key, options)
-    sandbox = _sandboxes.get(key)
-    if sandbox is None:
-        while len(_sandboxes) >= _MOST_WARM:
-            _sandboxes.pop(next(iter(_sandboxes))).close()
-        sandbox = _sandboxes[key] = Sandbox(setup, options)
-    return sandbox
-
-
 Mark = Callable[[int | None], None]
 
 
@@ -126,7 +94,7 @@ class ShardTask:
         if settings.inline and mark is None and isinstance(settings.setup, HandlerSetup):
             self._inline = settings.setup.call()
         else:
-            self._sandbox = _sandbox(settings.setup, settings.limits)
+            self._sandbox = settings.sandbox()
         self._completed: list[int] = []
         self._others: list[StagedRow] = []
         self._failed_sessions: set[str] = set()
@@ -145,6 +113,14 @@ class ShardTask:
             self._note_origins(batch)
         for part in bounded(batch, _MOST_BYTES):
             self.run_part(part)
+        if self.rows > 1:
+            # While Spark makes the next batch, it may fail at it: then none of these is to blame.
+            self.unmark()
+
+    def unmark(self) -> None:
+        """Note that no message is in progress."""
+        if self._mark is not None:
+            self._mark(None)
 
     def run_part(self, part: pa.RecordBatch) -> None:
         """Run messages that take a bounded part of the memory."""
@@ -191,6 +167,14 @@ class ShardTask:
         """Return the number under which the result of a message stands."""
         return key & LAST_SEQUENCE
 
+    def result_of(self, key: int, result: Any) -> Any:
+        """Return a result as it is written."""
+        return result
+
+    def results_of(self, keys: Sequence[int], results: pa.RecordBatch) -> pa.RecordBatch:
+        """Return results of a function of batches as they are written."""
+        return results
+
     def _run_vectors(self, batch: pa.RecordBatch) -> None:
         """Run a batch as a whole, and what fails in parts."""
         begun = time.monotonic()
@@ -212,19 +196,21 @@ class ShardTask:
             ends = [ended] * count
             if verdict.result is not None and self._results is not None:
                 numbers = [self.number_of(key) for key in part]
-                for index, failure in self._add_batch(numbers, verdict.result).items():
+                for index, failure in self._add_batch(part, numbers, verdict.result).items():
                     ends[index] = Ended(Settlement(Outcome.FAILED, failure))
             for key, one in zip(part, ends, strict=True):
                 if one.settlement.outcome is Outcome.COMPLETED:
                     self._completed.append(key)
                 else:
-                    self._others.append(_staged(key, one))
+                    self._others.append(staged_row(key, one))
             self._look_for_outage(part, [(one, None) for one in ends])
         if self._mark is not None:
             self._spark.wait_if_dying()
         self._seconds["handler"] += time.monotonic() - begun
 
-    def _add_batch(self, numbers: Sequence[int | None], encoded: bytes) -> dict[int, Failure]:
+    def _add_batch(
+        self, keys: Sequence[int], numbers: Sequence[int | None], encoded: bytes
+    ) -> dict[int, Failure]:
         """Keep a function's results; return the failures of the messages whose results do not fit."""
         assert self._results is not None
         try:
@@ -234,7 +220,7 @@ class ShardTask:
             failure = failure_of(error)
             assert failure is not None
             return dict.fromkeys(range(len(numbers)), failure)
-        return self._results.add_batch(numbers, found)
+        return self._results.add_batch(numbers, self.results_of(keys, found))
 
     def _without_invalid(
         self, keys: Sequence[int], frame: pa.RecordBatch, problems: Sequence[str | None]
@@ -243,7 +229,7 @@ class ShardTask:
         for key, problem in zip(keys, problems, strict=True):
             if problem is not None:
                 settlement = Settlement(Outcome.INVALID, failure_of(InvalidMessage(problem)))
-                self._others.append(_staged(key, Ended(settlement)))
+                self._others.append(staged_row(key, Ended(settlement)))
         good = [place for place, problem in enumerate(problems) if problem is None]
         return [keys[place] for place in good], frame.take(pa.array(good, pa.int64()))
 
@@ -296,7 +282,7 @@ class ShardTask:
                     return True
                 if verdict.status is Status.DONE and verdict.result is not None:
                     held += len(verdict.result)
-                    ends.append(_unpacked(verdict.result))
+                    ends.append(unpacked_end(verdict.result))
                 else:
                     ends.append((ended_of(verdict), None))
             return held >= MOST_HELD
@@ -312,10 +298,10 @@ class ShardTask:
             try:
                 effects, result = self._inline(one)
                 ends.append(_SIMPLY if effects is None and result is None else (ended_with(effects), result))
-                held += _size(result)
+                held += size_of_result(result)
             except BaseException as error:
                 ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
-            if held >= MOST_HELD or (in_order and _has_failed(ends[-1])):
+            if held >= MOST_HELD or (in_order and has_failed(ends[-1])):
                 break
         return ends
 
@@ -340,7 +326,7 @@ class ShardTask:
             if settlement.outcome is Outcome.COMPLETED and ended.effects is None:
                 self._completed.append(key)
                 continue
-            self._others.append(_staged(key, ended))
+            self._others.append(staged_row(key, ended))
             session = sessions[index]
             if session is not None and settlement.failure is not None:
                 self._failed_sessions.add(session)
@@ -370,14 +356,13 @@ class ShardTask:
             if result is not None and ended.settlement.outcome is Outcome.COMPLETED
         ]
         numbers = [self.number_of(keys[i]) for i in at]
-        wrong = self._results.add(numbers, [ends[i][1] for i in at], [sessions[i] for i in at])
+        results = [self.result_of(keys[i], ends[i][1]) for i in at]
+        wrong = self._results.add(numbers, results, [sessions[i] for i in at])
         self._seconds["results"] += time.monotonic() - begun
         return {at[index]: failure for index, failure in wrong.items()}
 
     def finish(self) -> StagedRows:
         """Write the results; return what is to be staged."""
-        if self._mark is not None and self.rows > 1:
-            self._mark(None)
         begun = time.monotonic()
         if self._results is not None:
             self._results.close()
@@ -436,39 +421,3 @@ class ShardTask:
             "began": self._began,
             "ended": time.time_ns() if self._began is not None else None,
         }
-
-
-def _unpacked(packed: bytes) -> tuple[Ended, Any]:
-    """Return how a message ended and what its handler returned, of what came from the sandbox."""
-    try:
-        effects, result = unpack_result(packed)
-    except Exception as error:
-        # The handler damaged its process. The message has failed.
-        return Ended(Settlement(Outcome.FAILED, failure_of(error))), None
-    return ended_with(effects), result
-
-
-def _has_failed(end: tuple[Ended, Any]) -> bool:
-    return end[0].settlement.failure is not None
-
-
-def _staged(key: int, ended: Ended) -> StagedRow:
-    settlement, effects = ended.settlement, ended.effects
-    return StagedRow(
-        key,
-        settlement.outcome.value,
-        settlement.failure,
-        settlement.reason,
-        settlement.description,
-        settlement.reject,
-        list(effects.sends) if effects is not None else [],
-    )
-
-
-def _size(result: object) -> int:
-    """Return about how many bytes a handler's result has."""
-    if isinstance(result, str | bytes):
-        return len(result)
-    if isinstance(result, dict):
-        return sum(_size(value) for value in result.values())
-    return sum(_size(value) for value in result) if isinstance(result, list | tuple) else 8

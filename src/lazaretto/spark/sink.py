@@ -5,18 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import (
-    ArithmeticException,
-    ArrayIndexOutOfBoundsException,
-    DateTimeException,
-    NumberFormatException,
-    PySparkException,
-    SparkRuntimeException,
-)
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
 from lazaretto.broker import store_of
@@ -24,12 +18,14 @@ from lazaretto.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.settle_claims import StagedRow
 from lazaretto.errors import LazarettoError, NotAllowed, SystemicFailure
-from lazaretto.model.failure import LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, name_of, shorten
+from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
+from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.keys import sequence_of
 from lazaretto.spark.outage import OUTAGE, Outage, writing
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_errors import TaskError, task_error
 from lazaretto.store.records.claims import OPEN, REVOKED, SETTLED
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.traces import active
@@ -41,13 +37,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = "java.lang.InterruptedException"
-#: How Spark says that a Python worker, or an executor, is gone.
-_GONE = ("worker exited unexpectedly", "failed to connect back", "ExecutorLostFailure", "ExecutorLost")
-#: What Spark's own expressions raise for a value.
-_OF_VALUES = (
-    ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException,
-    SparkRuntimeException,
-)  # fmt: skip
 #: What is read of what the tasks tell.
 _READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
 
@@ -79,8 +68,13 @@ class SettlingSink:
     Spark may hand over a micro-batch again: a claim that is settled stays as it is.
     """
 
-    def __init__(self, sinks: Mapping[str, tuple[SparkOptions, Sink | None]]) -> None:
+    def __init__(
+        self, sinks: Mapping[str, tuple[SparkOptions, Sink | None]], breaker: BreakerPolicy | None = None
+    ) -> None:
         self._sinks = sinks
+        #: Errors of messages that were charged here, since their tasks ended with them.
+        self._windows = {} if breaker is None else {queue: BreakerWindow(breaker) for queue in sinks}
+        self._charged = 0
         self._brought: set[str] = set()
         #: As which drivers the consumers of queues are attached.
         self._epochs: dict[str, int] = {}
@@ -105,20 +99,16 @@ class SettlingSink:
     def _rows(self, told: DataFrame) -> list[Row]:
         """Return what the tasks tell.
 
-        If one of Spark's expressions refused a value, its message leaves the micro-batch, and they run again.
+        If one ended with the error of a value, its message leaves the micro-batch, and they run again.
         """
         self._know_epochs()
-        try:
-            return collected(told)
-        except (Py4JJavaError, PySparkException) as error:
-            self._note_failure(error)
-            if not isinstance(error, _OF_VALUES) or not self._charge(error):
-                raise
-        try:
-            return collected(told)
-        except (Py4JJavaError, PySparkException) as error:
-            self._note_failure(error)
-            raise
+        while True:
+            try:
+                return collected(told)
+            except (Py4JJavaError, PySparkException) as error:
+                # Each time a claim leaves the micro-batch, so that this ends.
+                if not self._charge(error):
+                    raise
 
     def _know_epochs(self) -> None:
         """Find out once as which drivers the consumers are attached."""
@@ -129,25 +119,46 @@ class SettlingSink:
                     self._epochs[queue] = consumer.attached_as()
 
     def _charge(self, error: Exception) -> bool:
-        """Charge an error to its message, or find it in smaller claims; return whether that can be done."""
-        failure = _failure_of_tasks(error)
-        if failure is None or len(self._sinks) > 1:
-            # Nobody knows of which queue the message is.
+        """Charge an error to its message, or find it in smaller claims; return whether that can be done.
+
+        Raises SystemicFailure: it is the error of most messages.
+        """
+        ended = task_error(error)
+        if ended is None:
             return False
-        ((queue, (options, _)),) = self._sinks.items()
+        self._note_failure(ended)
+        queue = ended.queue if ended.queue is not None else next(iter(self._sinks))
+        if not ended.is_of_value or (ended.queue is None and len(self._sinks) > 1):
+            # Nobody is to blame, or nobody knows of which queue the message is.
+            return False
+        options, _ = self._sinks[queue]
         with broker_at(options.url()) as broker:
             epoch = self._epochs[queue]
             consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
-            return consumer.charge(failure)
+            rows = consumer.charge(ended.failure, ended.claim)
+        if rows == 1:
+            self._look_for_outage(queue, ended.failure)
+        return rows > 0
 
-    def _note_failure(self, error: Exception) -> None:
+    def _look_for_outage(self, queue: str, failure: Failure) -> None:
+        """Raise SystemicFailure if most messages that are tried alone end with the same error."""
+        window = self._windows.get(queue)
+        # The number only tells it from the others.
+        self._charged += 1
+        if window is not None and window.note([(self._charged, failure.type)], time.monotonic()) is not None:
+            raise SystemicFailure(
+                f"most messages of {queue!r} fail in the same way ({failure.type}: "
+                f"{shorten(failure.message or '', 200)}), before or behind their handler; restart the query "
+                "when the cause is fixed"
+            )
+
+    def _note_failure(self, ended: TaskError) -> None:
         """Keep what the tasks ended with: a message that kills them alone is told of it."""
-        failure = _failure_of_tasks(error)
-        if failure is None:
-            return
         for queue, (options, _) in self._sinks.items():
-            with _left_to_timers(queue), broker_at(options.url()) as broker:
-                ClaimConsumer(store_of(broker), options.queue, options.consumer).note_failure(failure)
+            if ended.queue in (None, queue):
+                with _left_to_timers(queue), broker_at(options.url()) as broker:
+                    consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
+                    consumer.note_failure(ended.failure)
 
     def _settle(self, queue: str, options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:
         """Settle the claims of one queue with what its tasks staged."""
@@ -170,7 +181,7 @@ class SettlingSink:
             instead: list[StagedRow] = []
             if outage is None and results is not None:
                 try:
-                    instead = _refused(results, consumer, numbers, stages)
+                    instead = refused_messages(results, consumer, numbers, stages)
                 except Outage as error:
                     outage = f"{OUTAGE}{error}"
             if outage is not None:
@@ -213,20 +224,7 @@ class SettlingSink:
                 thread.join()
 
 
-def _failure_of_tasks(error: Exception) -> Failure | None:
-    """Return what a job ended with, None if it is only that its worker is gone."""
-    text = str(error) if isinstance(error, PySparkException) else error.java_exception.toString()  # type: ignore[attr-defined]
-    text = text.partition("\n\nJVM stacktrace")[0].partition("\nDriver stacktrace")[0].strip()
-    if any(sign in text for sign in _GONE):
-        return None
-    kind = name_of(error)
-    if not isinstance(error, PySparkException):
-        # The first line of an exception of Java's begins with its class.
-        kind, _, text = text.partition(": ")
-    return Failure(shorten(kind, LONGEST_TYPE), shorten(text, LONGEST_TEXT))
-
-
-def _refused(
+def refused_messages(
     results: Sink, consumer: ClaimConsumer, numbers: Sequence[int], stages: Sequence[str]
 ) -> list[StagedRow]:
     """Return the outcomes of messages whose results would be refused, and take those results away.

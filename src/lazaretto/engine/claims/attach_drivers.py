@@ -64,30 +64,32 @@ class Attach(ClaimOperation[Attached]):
 
 
 @dataclasses.dataclass(slots=True)
-class ChargeFailure(ClaimOperation[bool]):
-    """Charge what a driver's tasks ended with to its message; return whether that can be done.
+class ChargeFailure(ClaimOperation[int]):
+    """Charge what a driver's tasks ended with to its message; return how many messages its claim had.
 
     A message that is alone in its claim is charged. A larger claim is released, and its messages come again
-    in smaller ones, until it is. Raises ClaimFenced.
+    in smaller ones, until it is. `number`: of the claim; None: the only one, else nothing is done and the
+    answer is 0. Raises ClaimFenced.
     """
 
     path: EntityPath
     consumer: str
     epoch: int
     failure: Failure
+    number: int | None = None
 
-    def run(self, tx: Transaction) -> bool:
+    def run(self, tx: Transaction) -> int:
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
-        claims = open_claims(tx, record)
+        claims = [claim for claim in open_claims(tx, record) if self.number in (None, claim.number)]
         if len(claims) != 1:
-            return False
+            return 0
         (claim,) = claims
         if claim.rows > 1:
             _narrow(tx, queue, self.consumer, claim, f"its tasks ended with {self.failure.type}")
         else:
             shards = [_replace(shard, started=shard.first) for shard in tx.claims.shards(claim.token)]
             blame_shards(tx, shards, record.driver, alone=True, failure=self.failure)
-        return True
+        return claim.rows
 
 
 def _unreadable(tx: Transaction, claim: ClaimRecord) -> bool:

@@ -113,6 +113,9 @@ class Stage(ClaimOperation[None]):
         shard = tx.claims.shard(self.rows.token)
         if shard is not None:
             tx.claims.insert_staged(shard.claim_token, self.stage, _encode(self.rows))
+            if shard.started is not None:
+                # Who reads the shard again does so for another's sake.
+                tx.claims.save_shard(msgspec.structs.replace(shard, started=None))
 
 
 @dataclasses.dataclass(slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from lazaretto import Broker, InvalidOption, Message, PoisonPolicy, QueueOptions
 from lazaretto.model.messages import as_message
-from lazaretto.spark import DatabaseResults, quarantine
+from lazaretto.spark import DatabaseResults, lineage, quarantine
+
+from .test_refused_results import Table
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::FutureWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning"
@@ -143,10 +147,13 @@ def test_rows_that_fail_are_letters_and_come_back_once(flow: Flow, broker: Broke
 def test_what_dies_between_the_commits_neither_loses_nor_doubles(
     flow: Flow, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from lazaretto.spark import any_source
+    from lazaretto.spark import quarantine_sink
 
     flow.add('{"item": "lamp"}', "{")
-    for place, name in ((any_source.QuarantineSink, "_settle"), (any_source.QuarantineSink, "_publish")):
+    for place, name in (
+        (quarantine_sink.QuarantineSink, "_settle"),
+        (quarantine_sink.QuarantineSink, "_publish"),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(place, name, lambda *_: 1 / 0)
             with pytest.raises(Exception, match="division by zero"):
@@ -307,9 +314,9 @@ def test_a_vectorised_handler_gets_batches_of_the_columns(flow: Flow, broker: Br
         ({"origin": ["nowhere"]}, "expected origin to be columns of the source"),
         ({"body": "nowhere"}, "no column 'nowhere' to be the body"),
         ({"body": "value"}, "text or binary, to be a body"),
-        ({"queue": "sessions"}, "a queue without sessions"),
+        ({"queue": "sessions"}, "has sessions"),
         ({"queue": "news"}, "subscriptions"),
-        ({"results": DatabaseResults(print, "results"), "schema": "n bigint"}, "DatabaseResults, which"),
+        ({"results": DatabaseResults(print, "results"), "schema": "n bigint"}, "need a table 'results'"),
         ({"results": "folder"}, "both results and schema"),
         ({"max_row": 1}, "did you mean 'max_rows'"),
         ({"trigger": {"continuous": "1 second"}}, "no micro-batches"),
@@ -344,3 +351,114 @@ def test_a_stream_that_goes_on_takes_what_is_sent_back(flow: Flow, broker: Broke
     finally:
         query.stop()
     assert [row[0] for row in flow.rows()] == ["lamp", "sofa"]
+
+
+@pytest.mark.parametrize("isolation", ["process", "vectorised"])
+@pytest.mark.stores("sqlite", "postgres")
+def test_what_a_database_refuses_is_a_letter_and_comes_back_once(
+    flow: Flow, broker: Broker, url: str, tmp_path: Path, isolation: str
+) -> None:
+    table = Table(url, tmp_path)
+    table.sql("INSERT INTO results VALUES (0, 0, 4, 'there before')")
+    good = [f'{{"n": {n}, "text": "t"}}' for n in range(100, 120)]
+    # What the table refuses of itself, beside what is there, and of results of two tasks together.
+    flow.add(*good, '{"n": 13, "text": "t"}', '{"n": 4, "text": "t"}', '{"n": 5}', "{")
+    flow.add('{"n": 119, "text": "again"}')
+    vectorised = isolation == "vectorised"
+    given = {
+        "results": table.sink(), "schema": "n bigint, text string", "isolation": isolation,
+        "parse": "json", "body_schema": "n bigint, text string",
+    }  # fmt: skip
+    handler: Any = columns_of if vectorised else fields_of
+    for _ in range(2):
+        flow.run(handler, **given)
+        assert sorted(n for (n,) in table.sql("SELECT n FROM results")) == [4, *range(100, 120)]
+        # Which of two that exclude each other was the first, nobody knows.
+        left = [body for body in bodies(broker) if b"119" not in body]
+        assert left == [b"{", b'{"n": 13, "text": "t"}', b'{"n": 4, "text": "t"}', b'{"n": 5}']
+        assert len(bodies(broker)) == 5
+        again(flow)
+    assert table.sql("SELECT count(*) FROM results_staged") == [(0,)]
+    kinds = {one.message.body: one.error_type for one in broker.dead_letters("work") if one.message}
+    assert "Integrity" in str(kinds[b'{"n": 5}']) or "NotNull" in str(kinds[b'{"n": 5}'])
+    for letter in list(broker.dead_letters("work")):
+        if letter.message is not None and letter.message.body == b'{"n": 5}':
+            edit = with_body(b'{"n": 5, "text": "five"}')
+            broker.resubmit("work", letter.sequence_number, edit=edit)
+    flow.run(handler, **given)
+    assert table.sql("SELECT n FROM results WHERE text = 'five' AND sequence_number > 0") == [(5,)]
+    assert table.sql("SELECT count(*) FROM results WHERE sequence_number IS NULL") == [(20,)]
+    assert len(bodies(broker)) == 4
+
+
+def fields_of(row: Any) -> Any:
+    return row.value
+
+
+def columns_of(batch: Any) -> Any:
+    import pyarrow as pa
+
+    values = batch.column("value")
+    return pa.RecordBatch.from_arrays([values.field("n"), values.field("text")], names=["n", "text"])
+
+
+@pytest.mark.parametrize("isolation", ["process", "vectorised"])
+def test_lineage_tells_of_each_row_where_it_came_from_and_ended(
+    flow: Flow, broker: Broker, url: str, isolation: str
+) -> None:
+    broker.update_queue("work", policy=PoisonPolicy(receive_retry_count=1))
+    flow.add('{"n": 1, "text": "a"}', '{"n": "x"}', '{"n": 3, "text": "c"}')
+    handler: Any = columns_of if isolation == "vectorised" else fields_of
+    given: dict[str, Any] = {
+        "schema": "n bigint, text string", "isolation": isolation, "parse": "json",
+        "body_schema": "n bigint, text string", "keep_origin": True,
+    }  # fmt: skip
+    flow.run(handler, **given)
+
+    def table() -> dict[str, tuple[str, Any]]:
+        found = lineage(flow.spark, store=url, queue="work", results=str(flow.results))
+        return {
+            str(json.loads(row.origin)["offset"]): (row.outcome, row.result and row.result.n)
+            for row in found.collect()
+        }
+
+    assert table() == {"0": ("completed", 1), "1": ("dead_lettered", None), "2": ("completed", 3)}
+    number = next(iter(broker.dead_letters("work"))).sequence_number
+    broker.resubmit("work", number, edit=with_body(b'{"n": 2}'))
+    assert table()["1"] == ("waiting", None)
+    flow.run(handler, **given)
+    assert table() == {"0": ("completed", 1), "1": ("completed", 2), "2": ("completed", 3)}
+
+
+def test_a_stream_of_a_queue_is_refused(spark: Any, broker: Broker, url: str, tmp_path: Path) -> None:
+    stream = spark.readStream.format("lazaretto").option("store", url).option("queue", "out").load()
+    with pytest.raises(InvalidOption, match="settled by process"):
+        quarantine(stream, count, store=url, queue="work", checkpoint=str(tmp_path), origin=["claim"])
+
+
+def test_a_file_that_is_cut_short_sets_nothing_aside(
+    spark: Any, broker: Broker, url: str, tmp_path: Path
+) -> None:
+    """Spark cannot say which rows such a file had: the query ends, or leaves the rest of it out."""
+    lines = "".join(f"{n}\n" for n in [*range(1, 20_000), "bad"])
+    whole, short = gzip.compress(lines.encode()), gzip.compress(lines.replace("\n", "0\n").encode())
+    for name, content in (("a.txt.gz", whole), ("b.txt.gz", short[: len(short) // 2])):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / name).write_bytes(content)
+
+    def run(**options: str) -> None:
+        reader = spark.readStream.schema("line string").options(**options)
+        query = quarantine(
+            reader.text(str(tmp_path / "in")), count, store=url, queue="work", isolation="inline",
+            checkpoint=str(tmp_path / "check"), results=str(tmp_path / "results"), schema="n bigint",
+        )  # fmt: skip
+        assert isinstance(query, StreamingQuery)
+        query.awaitTermination()
+
+    with pytest.raises(Exception, match=r"b\.txt\.gz|end of"):
+        run()
+    assert broker.queue("work").counts.total == 0
+    run(ignoreCorruptFiles="true")
+    done = [row.n for row in spark.read.parquet(str(tmp_path / "results")).collect()]
+    assert set(done) >= set(range(1, 20_000))
+    assert b'{"line":"bad"}' in bodies(broker)

@@ -78,7 +78,7 @@ EVENT_KINDS = {
     "reader_idle": "A reader of a service was started and received nothing. Detail: service, handler.",
     "reader_failed": "A reader of a service ended with an error. Detail: service, handler, error.",
     "claim_settled": "A claim was settled. Detail: consumer, number, messages by outcome, seconds.",
-    "rows_set_aside": "Rows of a Spark query became dead letters. Detail: how many, the micro-batch.",
+    "rows_set_aside": "Rows of a Spark query became dead letters, or wait in the queue. Detail: how many.",
     "origin_reused": "A row failed whose origin another one had before. Detail: before, its number.",
     "claim_revoked": "A claim was released. Detail: consumer, number, why.",
     "topic_created": "A topic was created.",

@@ -29,6 +29,8 @@ from lazaretto.traces import within
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode
+#: What most handlers return: looked for first, since to see that nothing is to be awaited takes longer.
+_VALUES = {type(None), dict, list, tuple, str, bytes, int, float, bool}
 #: Taken now: a handler may put something else in the module's place.
 _now = time.time_ns
 
@@ -138,11 +140,12 @@ class Caller:
     def _call(self, message: ReceivedMessage, context: HandlerContext | None) -> None:
         call: Any = self._function
         returned = call(message, context) if self._takes_context else call(message)
-        if returned is not None and inspect.isawaitable(returned):
-            if self._runner is None:
-                self._runner = asyncio.Runner()
-            returned = self._run(self._runner, returned)
-        refuse_unrun(returned, may_await=False)
+        if type(returned) not in _VALUES:
+            if inspect.isawaitable(returned):
+                if self._runner is None:
+                    self._runner = asyncio.Runner()
+                returned = self._run(self._runner, returned)
+            refuse_unrun(returned, may_await=False)
         self.returned = returned
 
     def _run(self, runner: asyncio.Runner, awaited: Awaitable[Any]) -> Any:

@@ -113,6 +113,12 @@ class DatabaseResults:
                 "(consumer VARCHAR(16), claim BIGINT, PRIMARY KEY (consumer, claim))"
             )
 
+    @property
+    def _published(self) -> str:
+        """Return what is selected of a staged row for the table: rows of a source have no number there."""
+        number, *others = self._columns
+        return ", ".join([f"CASE WHEN {number} < 0 THEN NULL ELSE {number} END", *others])
+
     def _marked(self, sql: str) -> str:
         """Return a statement with its parameters as the driver wants them."""
         if self._mark == "%s":
@@ -174,7 +180,9 @@ class DatabaseResults:
                 if self._run(cursor, known, self._owner, claim).fetchone():
                     return {}
                 for stage in stages:
-                    copy = f"INSERT INTO {table} ({columns}) SELECT {columns} {own} AND stage = {_VALUE}"
+                    copy = (
+                        f"INSERT INTO {table} ({columns}) SELECT {self._published} {own} AND stage = {_VALUE}"
+                    )
                     self._run(cursor, copy, self._owner, claim, stage)
                 if self._mark == "%s":
                     # Those that wait for the commit, too.
@@ -198,7 +206,8 @@ class DatabaseResults:
             ]
         marks = ", ".join([_VALUE] * len(self._columns))
         try:
-            self._insert(f"INSERT INTO {table} ({columns}) VALUES ({marks})", rows, keep=False)  # noqa: S608
+            insert = f"INSERT INTO {table} ({columns}) VALUES ({marks})"  # noqa: S608
+            self._insert(insert, [_without_own_number(row) for row in rows], keep=False)
         except ResultsRefused as refused:
             return {rows[index][0]: error for index, error in refused.errors.items()}
         return {}
@@ -262,7 +271,7 @@ class DatabaseResults:
                 for stage in stages:
                     self._run(
                         cursor,
-                        f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table}_staged "  # noqa: S608
+                        f"INSERT INTO {table} ({columns}) SELECT {self._published} FROM {table}_staged "  # noqa: S608
                         f"{of_claim} AND stage = {_VALUE}",
                         *key,
                         stage,
@@ -294,7 +303,7 @@ class DatabaseResults:
             claims = f"INSERT INTO {table}_claims VALUES ({_VALUE}, {_VALUE})"  # noqa: S608
             self._run(cursor, claims, self._owner, claim)
             rows = [
-                row
+                _without_own_number(row)
                 for stage in stages
                 for row in self._run(cursor, staged, self._owner, claim, stage).fetchall()
             ]
@@ -359,6 +368,11 @@ def _insert_parts(
         _insert_parts(cursor, sql, rows[half:], first + half, refused)
         return
     cursor.execute("RELEASE SAVEPOINT lazaretto_rows")
+
+
+def _without_own_number(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a staged row as the table has it: a number below 0 only tells a source's row from others."""
+    return (None if row[0] < 0 else row[0], *row[1:])
 
 
 def _raise_unless_refusal(error: Exception) -> None:

@@ -21,6 +21,8 @@ from lazaretto.store.records.messages import NewMessage
 NULL_BODY, REST = "lazaretto.null_body", "lazaretto.row"
 #: How a property begins that says where a row came from.
 ORIGIN = "origin"
+#: The column of results of `quarantine` that says so, a name that a source's own columns hardly have.
+ROW_ORIGIN = "row_origin"
 #: Columns that say why a row is rejected, of `subqueue=dead_letter`.
 REASONS = ("reason", "description", "error_type", "error_message", "stack", "origin")
 #: The reason of a row that is no message, and of one that others rejected without one.

@@ -1,4 +1,4 @@
-"""`lineage`: what became of each message: its result, or its dead letter."""
+"""`lineage`: what became of each message, or row of a source: its result, or its dead letter."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame, SparkSession, functions
 
 from lazaretto.errors import InvalidOption
 from lazaretto.spark.datasource import FORMAT
+from lazaretto.spark.new_letters import ORIGIN, ROW_ORIGIN
 from lazaretto.spark.source_options import parse
 
 _LETTER = ("reason", "error_type", "error_message", "dead_lettered_time")
@@ -24,6 +25,8 @@ def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataF
     Columns: `sequence_number`; `outcome`: "completed" or "dead_lettered"; `claim`, null for dead letters;
     `result`: a struct of the other columns; `reason`, `error_type`, `error_message` (bytes) and
     `dead_lettered_time` of the dead letter. A message that was completed without a result has no row.
+    If `quarantine` wrote the results with `keep_origin`, there is a column `origin`, and rows that wait in
+    the queue, with the outcome "waiting"; `sequence_number` is null for those that never were there.
     """
     options = parse({"store": store, "queue": queue})
     done = spark.read.parquet(results) if isinstance(results, str) else results
@@ -31,22 +34,29 @@ def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataF
         if name not in done.columns:
             raise InvalidOption(f"the results have no column {name!r}: expected those of a pipeline")
     done = _of_queue(done, options.queue)
-    inner = [functions.col(f"`{name}`") for name in done.columns if name not in ("sequence_number", "claim")]
+    of_rows = [ORIGIN] if ROW_ORIGIN in done.columns else []
+    own = ("sequence_number", "claim", ROW_ORIGIN)
+    inner = [functions.col(f"`{name}`") for name in done.columns if name not in own]
     done = done.select(
         "sequence_number",
         functions.col("claim").cast("bigint").alias("claim"),
         (functions.struct(*inner) if inner else functions.lit(None)).alias("result"),
+        *(functions.col(ROW_ORIGIN).alias(name) for name in of_rows),
     )
-    tables = spark.read.format(FORMAT).option("store", options.store).option("queue", options.queue)
-    letters = tables.option("view", "dead_letters").load().select("sequence_number", *_LETTER)
+    reader = spark.read.format(FORMAT).option("store", options.store).option("queue", options.queue)
+    if of_rows:
+        reader = reader.option("properties", f"{ORIGIN} string")
+    letters = reader.option("view", "dead_letters").load().select("sequence_number", *_LETTER, *of_rows)
     dead = functions.col("dead_lettered_time").isNotNull()
-    return done.join(letters, "sequence_number", "full_outer").select(
-        "sequence_number",
-        functions.when(dead, "dead_lettered").otherwise("completed").alias("outcome"),
-        "claim",
-        "result",
-        *_LETTER,
-    )
+    outcome = functions.when(dead, "dead_lettered").otherwise("completed").alias("outcome")
+    if not of_rows:
+        joined = done.join(letters, "sequence_number", "full_outer")
+        return joined.select("sequence_number", outcome, "claim", "result", *_LETTER)
+    waiting = reader.option("view", "messages").load().where(functions.col(ORIGIN).isNotNull())
+    table = done.unionByName(letters, allowMissingColumns=True)
+    table = table.select("sequence_number", ORIGIN, outcome, "claim", "result", *_LETTER)
+    waiting = waiting.select("sequence_number", ORIGIN, functions.lit("waiting").alias("outcome"))
+    return table.unionByName(waiting, allowMissingColumns=True)
 
 
 def _of_queue(done: DataFrame, queue: str) -> DataFrame:

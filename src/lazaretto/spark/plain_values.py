@@ -20,6 +20,7 @@ _PLAIN = {
     type(None), bool, int, float, str, bytes, decimal.Decimal, datetime.date, datetime.time,
     datetime.timedelta,
 }  # fmt: skip
+_TIME, _UTC = datetime.datetime, datetime.UTC
 #: Kinds of numpy's arrays whose items are plain as numpy gives them: bool, int, unsigned, text, bytes.
 _GIVEN_PLAIN = "biuUS"
 #: A number of 8 bytes is Python's own; numpy's longer ones stay numpy's.
@@ -42,10 +43,18 @@ def plain(value: Any, path: str = "$") -> Any:
     kind = type(value)
     if kind in _PLAIN or kind is Misfit:
         return value
+    if kind is _TIME:
+        return _moment(value, path)
     if kind is dict:
         if _PLAIN.issuperset(map(type, value.values())) and all(type(name) is str for name in value):
             return value
-        return {plain(name, path): plain(one, f"{path}.{name}") for name, one in value.items()}
+        # Paths are made only where they may be needed: that takes longer than looking at a value.
+        return {
+            name if type(name) is str else plain(name, path): one
+            if type(one) in _PLAIN
+            else plain(one, f"{path}.{name}")
+            for name, one in value.items()
+        }
     if kind is list or kind is tuple:
         if _PLAIN.issuperset(map(type, value)):
             return list(value)
@@ -62,8 +71,13 @@ def _converted(value: Any, path: str) -> Any:
         return _items(value, path)
     if numpy is not None and isinstance(value, numpy.generic):
         return _of_numpy(numpy, value, path)
-    if isinstance(value, datetime.datetime):
-        return _moment(value, path)
+    if isinstance(value, _TIME):
+        _refuse_nanoseconds(getattr(value, "nanosecond", 0), path)
+        moment = _TIME(
+            value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond,
+            tzinfo=value.tzinfo, fold=value.fold,
+        )  # fmt: skip
+        return _moment(moment, path)
     if isinstance(value, datetime.date):
         return datetime.date(value.year, value.month, value.day)
     if isinstance(value, datetime.timedelta):
@@ -131,16 +145,11 @@ def _of_numpy(numpy: Any, value: Any, path: str) -> Any:
 
 
 def _moment(value: datetime.datetime, path: str) -> datetime.datetime:
-    """Return a time as Python's own, in UTC if it has a zone."""
-    _refuse_nanoseconds(getattr(value, "nanosecond", 0), path)
-    moment = datetime.datetime(
-        value.year, value.month, value.day, value.hour, value.minute, value.second, value.microsecond,
-        tzinfo=value.tzinfo, fold=value.fold,
-    )  # fmt: skip
-    if moment.utcoffset() is None:
-        return moment.replace(tzinfo=None, fold=0)
+    """Return a time of Python's own in UTC, if it has a zone."""
+    if value.utcoffset() is None:
+        return value.replace(tzinfo=None, fold=0) if value.tzinfo is not None or value.fold else value
     try:
-        return moment.astimezone(datetime.UTC)
+        return value.astimezone(_UTC)
     except OverflowError:
         raise ValueError(f"a time before the year 1 or after 9999 - at `{path}`") from None
 

@@ -101,6 +101,7 @@ _EXACT: list[tuple[Any, set[type]]] = [
     (pa.types.is_date, {datetime.date, _NULL}),
     (pa.types.is_decimal, {decimal.Decimal, int, _NULL}),
     (pa.types.is_time, {datetime.time, _NULL}),
+    (lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None, {datetime.datetime, _NULL}),
     (pa.types.is_duration, {datetime.timedelta, _NULL}),
 ]
 

@@ -121,6 +121,11 @@ def is_seen(sink: Sink | None) -> bool:
     return look is None or bool(look())
 
 
+def refuses(sink: Sink | None) -> bool:
+    """Return whether a sink may refuse results of its own accord."""
+    return bool(getattr(sink, "refuses", False))
+
+
 def publishing(sink: Sink | None) -> PublishingSink | None:
     """Return a sink if it publishes."""
     return cast(PublishingSink, sink) if hasattr(sink, "publish") else None
@@ -238,7 +243,7 @@ class Results:
             places = _not_behind(wrong, sessions)
             numbers = [numbers[index] for index in places]
             found = self._array([results[index] for index in places])
-        if getattr(self._sink, "refuses", False) and any(sessions):
+        if refuses(self._sink) and any(sessions):
             # Who runs behind one that is refused has to be known now.
             late = self._keep_now(numbers, found, [sessions[index] for index in places])
             return wrong | {places[index]: failure for index, failure in late.items()}
@@ -303,7 +308,7 @@ class Results:
         self._held += batch.num_rows
         self._bytes += batch.nbytes
         if self._held >= _GROUP or self._bytes >= _GROUP_BYTES:
-            self._write()
+            self.flush()
 
     def _keep_now(
         self, numbers: Sequence[int | None], found: pa.StructArray, sessions: Sequence[str | None]
@@ -315,7 +320,8 @@ class Results:
             self._offer_rest(batch, _not_behind(refused, sessions))
         return refused
 
-    def _write(self) -> None:
+    def flush(self) -> None:
+        """Write what waits; what the place refuses of it is in `refused`."""
         if self._waiting:
             batch = pa.concat_batches(self._waiting)
             refused = self._offer(batch)
@@ -359,7 +365,7 @@ class Results:
 
     def close(self) -> None:
         """Write the rest and make all results visible."""
-        self._write()
+        self.flush()
         with writing():
             # Also without rows: readers find the schema there.
             self._opened().close()

@@ -7,14 +7,15 @@ import dataclasses
 import datetime
 import functools
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
-from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.headers import LONGEST_ID, Headers, decode_headers, encode_headers
 from lazaretto.spark.bodies import MISFITS, BodyFormat
 from lazaretto.spark.json_bodies import json_decoder
 from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
@@ -23,8 +24,6 @@ from lazaretto.store.records.messages import NewMessage
 
 #: The property with a row's columns besides its body, as a stream of Arrow's.
 COLUMNS = "lazaretto.columns"
-#: Columns of ours that say where a row of a file came from.
-FILE, BLOCK = "lazaretto_file", "lazaretto_block"
 #: Values that are properties, too, so that people see and search them, and their longest text.
 _SIMPLE, _LONGEST = (bool, int, float, str, datetime.datetime), 1024
 
@@ -34,17 +33,20 @@ class RowLayout:
     """The columns of a source. `body`: the one that is a message's body; None: all of them, as JSON.
 
     `origin`: the columns that say where a row came from; of files their path and more. `encoded`: the schema.
-    `format`: how the body is written that a handler gets the value of; None: it gets the body.
+    `format`: how the body is written that a handler gets the value of; None: it gets the body. `session`: the
+    column that says whose order a row keeps; None: of nobody's. `keeps_origin`: results say theirs.
     """
 
     encoded: bytes
     body: str | None
     origin: tuple[str, ...]
     format: BodyFormat | None = None
+    session: str | None = None
+    keeps_origin: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A decoder, which is made once in each process, cannot be sent.
-        return RowLayout, (self.encoded, self.body, self.origin, self.format)
+        return RowLayout, tuple(getattr(self, field.name) for field in dataclasses.fields(self))
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
@@ -53,9 +55,38 @@ class RowLayout:
 
     @functools.cached_property
     def is_plain(self) -> bool:
-        """Return whether marshal takes all values of a row as a handler is given it."""
-        kinds = [field.type for field in self.schema if self.format is None or field.name != self.body]
+        """Return whether marshal takes all values of a row as a handler is given it, but for its times."""
+        timed = set(self._timed)
+        kinds = [
+            kind
+            for at, kind in enumerate(self.schema.types)
+            if at not in timed and (self.format is None or self.schema.names[at] != self.body)
+        ]
         return all(map(is_plain, [*kinds, *([] if self.format is None else [self.format.kind])]))
+
+    @functools.cached_property
+    def _timed(self) -> list[int]:
+        kinds = enumerate(self.schema.types)
+        return [at for at, kind in kinds if pa.types.is_timestamp(kind) and kind.unit == "us"]
+
+    @property
+    def times(self) -> list[tuple[int, datetime.tzinfo | None]]:
+        """Return the places of times that a handler is sent as numbers, which takes a tenth of the time.
+
+        With their zones, as Arrow gives them to Python.
+        """
+        zones = [(at, self.schema.types[at].tz) for at in self._timed] if self.is_plain else []
+        return [(at, None if zone is None else pa.lib.string_to_tzinfo(zone)) for at, zone in zones]
+
+    def values_of(self, frame: pa.RecordBatch) -> Iterable[Any]:
+        """Return rows as a handler is sent them: values, times as numbers, or pickled."""
+        timed = set(self._timed) if self.is_plain else ()
+        columns = [
+            (column.cast(pa.int64()) if at in timed else column).to_pylist()
+            for at, column in enumerate(frame.columns)
+        ]
+        rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * frame.num_rows
+        return rows if self.is_plain else [pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows]
 
     @functools.cached_property
     def others(self) -> pa.Schema:
@@ -68,6 +99,11 @@ class RowLayout:
 
     def check(self) -> None:
         """Raise InvalidOption if a body cannot be made of a row and a row of a body."""
+        if self.session is not None and self.session not in self.schema.names:
+            raise InvalidOption(
+                f"expected session to be a column of the source, which are {', '.join(self.schema.names)}, "
+                f"got {self.session!r}"
+            )
         if self.body is None and self.format is not None:
             raise InvalidOption("parse reads the column that is the message's body: name it, as body='value'")
         if self.body is None:
@@ -85,8 +121,16 @@ class RowLayout:
 
     # -- a row as a message ----------------------------------------------------------------------
 
-    def message_of(self, row: pa.RecordBatch, origin: Mapping[str, Any]) -> NewMessage:
-        """Return a row, a batch of one, as a message that nothing is lost in."""
+    def sessions_of(self, rows: pa.RecordBatch) -> list[str | None]:
+        """Return the session that each row is of."""
+        if self.session is None:
+            return [None] * rows.num_rows
+        return [_session_of(value) for value in rows.column(self.session).to_pylist()]
+
+    def message_of(
+        self, row: pa.RecordBatch, origin: Mapping[str, Any], text: str, session: str | None = None
+    ) -> NewMessage:
+        """Return a row, a batch of one, as a message that nothing is lost in. `text`: its origin in one."""
         own = row.select(self.schema.names)
         (values,) = own.to_pylist()
         simple = {
@@ -95,13 +139,14 @@ class RowLayout:
             if name != self.body and isinstance(value, _SIMPLE) and len(str(value)) <= _LONGEST
         }
         simple = {name: _aware(value) for name, value in simple.items()}
-        told = {f"{ORIGIN}.{name}": _told(value) for name, value in origin.items()}
+        where = {f"{ORIGIN}.{name}": as_property(value) for name, value in origin.items()}
+        where[ORIGIN] = text
         body = _json(values, self.schema) if self.body is None else values[self.body]
-        message = kept({"body": body, "properties": simple}, told)
+        message = kept({"body": body, "properties": simple, "session_id": session}, where)
         if self.body is None or not self.others.names:
             return message
         headers = decode_headers(message.headers) if message.headers is not None else Headers()
-        more = {**headers.properties, COLUMNS: _encoded(own.select(self.others.names))}
+        more = {**headers.properties, COLUMNS: encoded_row(own.select(self.others.names))}
         headers = msgspec.structs.replace(headers, properties=more)
         return msgspec.structs.replace(message, headers=encode_headers(headers))
 
@@ -138,6 +183,16 @@ class RowLayout:
             raise ValueError(f"the body is not UTF-8 (byte {error.start}) - at `$`") from None
 
 
+def _session_of(value: Any) -> str | None:
+    """Return a value as the id of a session, as text; one that is no id by its digest."""
+    if value is None:
+        return None
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    text = text.encode("utf-8", "backslashreplace").decode()
+    is_plain_id = 0 < len(text) <= LONGEST_ID and text.isprintable()
+    return text if is_plain_id else hashlib.sha256(text.encode()).hexdigest()
+
+
 def _one(value: Any, field: pa.Field) -> pa.Array:
     try:
         return pa.array([value], field.type)
@@ -146,20 +201,8 @@ def _one(value: Any, field: pa.Field) -> pa.Array:
         raise ValueError(f"the value does not fit {field.type}: {error} - at `$.{field.name}`") from None
 
 
-def ids_of(origin: Mapping[str, Any], row: pa.RecordBatch, count: int) -> tuple[str, str]:
-    """Return ids of where a row came from, and of that with what it was. `count`: among its equals."""
-    where = msgspec.json.encode({**{name: _told(value) for name, value in origin.items()}, "n": count})
-    first = hashlib.sha256(where).hexdigest()[:40]
-    second = hashlib.sha256(where + _encoded(row)).hexdigest()[:40]
-    return f"origin-{first}", f"row-{second}"
-
-
-def digest_of(row: pa.RecordBatch) -> str:
-    """Return what tells a row from others that are not equal."""
-    return hashlib.sha256(_encoded(row)).hexdigest()[:32]
-
-
-def _encoded(row: pa.RecordBatch) -> bytes:
+def encoded_row(row: pa.RecordBatch) -> bytes:
+    """Return a row, a batch of one, as a stream of Arrow's."""
     # Copied: of a slice, what stands beside it would be written, too.
     row = row.take(pa.array([0]))
     sink = pa.BufferOutputStream()
@@ -182,7 +225,7 @@ def _decoded(columns: bytes) -> dict[str, Any]:
     return found
 
 
-def _told(value: Any) -> Any:
+def as_property(value: Any) -> Any:
     """Return a value as a property: what none can be as text."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return base64.b64encode(value).decode() if isinstance(value, bytes) else value

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
-import pickle
-from collections.abc import Iterable, Iterator
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,17 +14,25 @@ from pyspark import TaskContext
 
 from lazaretto.broker import store_of
 from lazaretto.engine.claims.settle_claims import StagedRow
-from lazaretto.engine.claims.settle_rows import OtherRow, StageRows
+from lazaretto.engine.claims.settle_rows import OtherRow, StageRows, waiting_sessions
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
+from lazaretto.model.headers import decode_headers
+from lazaretto.model.policy import Outcome
 from lazaretto.spark.message_items import message_items
+from lazaretto.spark.new_letters import ORIGIN, ROW_ORIGIN
 from lazaretto.spark.outage import Outage
-from lazaretto.spark.results import Sink
-from lazaretto.spark.row_layout import BLOCK, FILE, RowLayout, digest_of, ids_of
+from lazaretto.spark.plain_values import Misfit, plain
+from lazaretto.spark.results import Sink, refuses
+from lazaretto.spark.row_layout import RowLayout
+from lazaretto.spark.row_origins import RowOrigin, RowOrigins, origin_texts
 from lazaretto.spark.run_task import run_shard
 from lazaretto.spark.sandbox_handler import BODY, FIELDS, Item
-from lazaretto.spark.shard_task import ShardTask, TaskSettings
+from lazaretto.spark.shard_task import ShardTask
+from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.source_rows import SIZE
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_settings import TaskSettings
 
 #: Bytes of rows that are taken out of a batch at once, and failed rows that are stored at once.
 _MOST_BYTES, _STAGED = 16 * 1024 * 1024, 500
@@ -82,23 +89,43 @@ class _TaskOfRows(ShardTask):
     def __init__(self, *arguments: Any, layout: RowLayout) -> None:
         super().__init__(*arguments)
         self._layout = layout
+        #: Where rows came from, by key, of the part that is run, if results say so.
+        self.places: dict[int, str | None] = {}
 
     def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
         keys, frame, problems = self.frame_of(batch)
         size = batch.nbytes // max(1, batch.num_rows)
-        columns = [column.to_pylist() for column in frame.columns]
-        rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * len(keys)
-        if not self._layout.is_plain:
-            rows = (pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows)
+        rows = self._layout.values_of(frame)
+        sessions = self.sessions_of(batch)
+        in_order = any(session is not None for session in sessions)
         items = [
-            (False, False, problem, row, size, facts)
+            (False, in_order, problem, row, size, facts)
             for problem, row, facts in zip(problems, rows, self.facts_of(batch), strict=True)
         ]
-        return keys, items, [None] * len(keys)
+        return keys, items, sessions
+
+    def sessions_of(self, batch: pa.RecordBatch) -> list[str | None]:
+        """Return the session of each row."""
+        sessions: list[str | None] = batch.column("session_id").to_pylist()
+        return sessions
 
     def facts_of(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...] | None]:
         """Return what a handler's context tells of each row: the fields of a message."""
         return [None] * batch.num_rows
+
+    def result_of(self, key: int, result: Any) -> Any:
+        if not self._layout.keeps_origin:
+            return result
+        try:
+            fields = plain(result)
+        except (TypeError, ValueError) as error:
+            return Misfit(str(error))
+        return {**fields, ROW_ORIGIN: self.places[key]} if isinstance(fields, dict) else fields
+
+    def results_of(self, keys: Sequence[int], results: pa.RecordBatch) -> pa.RecordBatch:
+        if not self._layout.keeps_origin:
+            return results
+        return results.append_column(ROW_ORIGIN, pa.array([self.places[key] for key in keys], pa.string()))
 
     def size_of(self, item: Item) -> int:
         size: int = item[SIZE]
@@ -123,9 +150,19 @@ class LetterTask(_TaskOfRows):
             except ValueError as error:
                 rows.append(nothing)
                 damages.append(str(error))
+        if layout.keeps_origin:
+            self._note_places(batch)
         frame, problems = layout.read(pa.concat_batches(rows) if rows else nothing.slice(1))
         keys = [self._base + number for number in batch.column("sequence_number").to_pylist()]
         return keys, frame, [damage or problem for damage, problem in zip(damages, problems, strict=True)]
+
+    def _note_places(self, batch: pa.RecordBatch) -> None:
+        pairs = zip(
+            batch.column("sequence_number").to_pylist(), batch.column("headers").to_pylist(), strict=True
+        )
+        self.places = {
+            self._base + number: None if headers is None else _text_of(headers) for number, headers in pairs
+        }
 
     def facts_of(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...] | None]:
         _, items, _ = message_items(batch, self._base)
@@ -145,19 +182,59 @@ class RowTask(_TaskOfRows):
         partition = 0 if context is None else context.partitionId()
         super().__init__(task, number, partition, 0, 0, None, layout=settings.layout)
         self._kept: list[OtherRow] = []
-        self._equal: collections.Counter[tuple[Any, ...]] = collections.Counter()
+        self._of_rows = RowOrigins(self._layout)
+        #: Of a place that refuses results of its own accord: the number of each row, by its key.
+        self._refuses = refuses(settings.results)
+        self._numbers: dict[int, int] = {}
         self.written: int | None = None
+        self._seen: set[str] = set()
 
     def run(self, batch: pa.RecordBatch) -> None:
         rows = max(1, _MOST_BYTES * batch.num_rows // max(1, batch.nbytes))
         for start in range(0, batch.num_rows, rows):
             part = batch.slice(start, rows)
-            before, first = len(self._others), self.rows
-            self.run_part(part)
-            for staged in self._others[before:]:
-                self._kept.append(self._other_row(part.slice(staged.key - first - 1, 1), staged))
+            self._look_for_waiting(part)
+            self._run_rows(part)
             if len(self._kept) >= _STAGED:
                 self._stage()
+
+    def _run_rows(self, part: pa.RecordBatch) -> None:
+        before, first = len(self._others), self.rows + 1
+        origins: dict[int, RowOrigin] = {}
+        if self._refuses:
+            # Asked of all: a result that is refused is told of by its row's number.
+            origins = {first + at: self._of_rows.of(part.slice(at, 1)) for at in range(part.num_rows)}
+            self._numbers = {key: origin.number for key, origin in origins.items()}
+        if self._layout.keeps_origin:
+            self.places = dict(enumerate(origin_texts(self._layout, part), first))
+        self.run_part(part)
+        others = {staged.key: staged for staged in self._others[before:]}
+        if self._refuses and self._results is not None:
+            self._results.flush()
+            keys = {number: key for key, number in self._numbers.items()}
+            for number, failure in self._results.refused.items():
+                others[keys[number]] = StagedRow(keys[number], Outcome.FAILED.value, failure)
+            self._results.refused.clear()
+        for key, staged in others.items():
+            row = part.slice(key - first, 1)
+            self._kept.append(
+                _other_row(self._layout, row, staged, origins.get(key) or self._of_rows.of(row))
+            )
+
+    def _look_for_waiting(self, batch: pa.RecordBatch) -> None:
+        """Have rows of a session wait in the queue, too, where others of it do."""
+        if self._layout.session is None:
+            return
+        new = {session for session in self.sessions_of(batch) if session is not None} - self._seen
+        if new:
+            self._seen |= new
+            options = self._settings.options
+            with broker_at(options.url()) as broker:
+                path = EntityPath.parse(options.queue)
+                self._failed_sessions |= store_of(broker).read(lambda tx: waiting_sessions(tx, path, new))
+
+    def sessions_of(self, batch: pa.RecordBatch) -> list[str | None]:
+        return self._layout.sessions_of(batch)
 
     def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, list[str | None]]:
         keys = list(range(self.rows + 1, self.rows + batch.num_rows + 1))
@@ -165,28 +242,10 @@ class RowTask(_TaskOfRows):
 
     def number_of(self, key: int) -> int | None:
         # No message of the queue has this result.
-        return None
-
-    def _other_row(self, row: pa.RecordBatch, staged: StagedRow) -> OtherRow:
-        layout = self._layout
-        origin: dict[str, Any] = {name: row.column(name)[0].as_py() for name in layout.origin}
-        count = 0
-        own = row.select(layout.schema.names)
-        if FILE in layout.origin:
-            # Equal lines of a file are as many rows.
-            origin = {"file": origin[FILE], "block": origin[BLOCK], "digest": digest_of(own)}
-            where = tuple(origin.values())
-            count = self._equal[where]
-            self._equal[where] += 1
-        first, second = ids_of(origin, own, count)
-        return OtherRow(layout.message_of(row, origin), staged, first, second)
+        return self._numbers.get(key)
 
     def _stage(self) -> None:
-        options = self._settings.options
-        if self._kept:
-            with broker_at(options.url()) as broker:
-                path = EntityPath.parse(options.queue)
-                store_of(broker).run(StageRows(path, self.stage, self._kept))
+        _store_rows(self._settings.options, self.stage, self._kept)
         self._kept = []
 
     def finish(self) -> Any:
@@ -194,3 +253,46 @@ class RowTask(_TaskOfRows):
         self._stage()
         self.written = staged.results
         return staged
+
+
+def _text_of(headers: bytes | None) -> str | None:
+    """Return where a message says that its row came from."""
+    text = None if headers is None else decode_headers(headers).properties.get(ORIGIN)
+    return text if isinstance(text, str) else None
+
+
+def _other_row(layout: RowLayout, row: pa.RecordBatch, staged: StagedRow, origin: RowOrigin) -> OtherRow:
+    """Return a row, a batch of one, as a message of the queue. `staged`: how its attempt ended."""
+    session = None
+    if layout.session is not None:
+        # One that is of nobody's has nothing before it.
+        session = layout.sessions_of(row)[0] or origin.content
+    message = layout.message_of(row, origin.columns, origin.text, session)
+    return OtherRow(message, staged, origin.place, origin.content)
+
+
+def stage_refused(
+    settings: QuarantineSettings, refused: Mapping[int, Failure], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Stage the rows whose results are refused though their tasks could write them, by number; tell of it."""
+    layout, options, stage, rows = settings.layout, settings.task.options, uuid.uuid4().hex, 0
+    origins = RowOrigins(layout)
+    for batch in batches:
+        kept = []
+        mine = batch.filter(pc.is_null(batch.column("claim")))
+        frame = pa.RecordBatch.from_struct_array(mine.column("row"))
+        for row in (frame.slice(at, 1) for at in range(frame.num_rows)):
+            origin = origins.of(row)
+            failure = refused.get(origin.number)
+            if failure is not None:
+                staged = StagedRow(0, Outcome.FAILED.value, failure)
+                kept.append(_other_row(layout, row, staged, origin))
+        _store_rows(options, stage, kept)
+        rows += len(kept)
+    yield pa.RecordBatch.from_pylist([{"stage": stage, "rows": rows}], schema=TOLD)
+
+
+def _store_rows(options: SparkOptions, stage: str, rows: Sequence[OtherRow]) -> None:
+    if rows:
+        with broker_at(options.url()) as broker:
+            store_of(broker).run(StageRows(EntityPath.parse(options.queue), stage, rows))

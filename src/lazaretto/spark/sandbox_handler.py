@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import marshal
 import pickle
 from collections.abc import Callable, Sequence
@@ -97,14 +98,41 @@ def pack_result(effects: Effects | None, result: Any) -> bytes:
     except Exception as error:
         # As without a sandbox: said of the result, which is not the handler's own error.
         result, problem = None, str(error)
+    # Times as numbers: marshal has none, and takes a third of the time of pickle.
+    times: dict[str, bool] = {}
+    if type(result) is dict:
+        times = {name: one.tzinfo is not None for name, one in result.items() if type(one) is _TIME}
+        if times:
+            result = {**result, **{name: micros_of(result[name]) for name in times}}
     try:
-        return marshal.dumps((told, result, problem))
+        return marshal.dumps((told, result, problem, times))
     except ValueError:
-        return pickle.dumps((told, result, problem))
+        return pickle.dumps((told, result, problem, times))
 
 
 def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
     """Return what `pack_result` was given, with plain values. Raises an error if it is damaged."""
     # From our own sandbox, whose code is the user's as ours is.
-    told, result, problem = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
+    told, result, problem, times = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
+    for name, has_zone in times.items():
+        result[name] = moment_of(result[name], _UTC if has_zone else None)
     return None if told is None else decode_effects(told), result if problem is None else Misfit(problem)
+
+
+_TIME, _UTC = datetime.datetime, datetime.UTC
+#: From where times count that are sent as numbers.
+_EPOCH, _EPOCH_UTC = _TIME(1970, 1, 1), _TIME(1970, 1, 1, tzinfo=_UTC)
+_MICROSECOND = datetime.timedelta(microseconds=1)
+
+
+def micros_of(moment: datetime.datetime) -> int:
+    """Return a time as microseconds, in its own zone if it has none."""
+    return (moment - (_EPOCH if moment.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
+
+
+def moment_of(micros: int, zone: datetime.tzinfo | None) -> datetime.datetime:
+    """Return microseconds as a time with a zone, or without one."""
+    since = datetime.timedelta(microseconds=micros)
+    if zone is None:
+        return _EPOCH + since
+    return _EPOCH_UTC + since if zone is _UTC else (_EPOCH_UTC + since).astimezone(zone)

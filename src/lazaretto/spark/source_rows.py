@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 import pickle
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import Any, ClassVar
 
 from lazaretto.host.handlers import Handler
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.spark.sandbox_handler import HandlerSetup, Item
+from lazaretto.spark.sandbox_handler import HandlerSetup, Item, moment_of
 
 #: In an item: the values of a row, as a tuple or pickled, about how many bytes they have, and the fields of
 #: the message that it came back as.
@@ -52,21 +53,36 @@ class Row(tuple[Any, ...]):
 
 
 class RowSetup(HandlerSetup):
-    """Called in a sandbox: returns the function that runs a handler on rows with these names."""
+    """Called in a sandbox: returns the function that runs a handler on rows with these names.
 
-    def __init__(self, handler: Handler, names: Sequence[str]) -> None:
+    `times`: the places of times, which come as numbers unless a row is pickled, and their zones.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        names: Sequence[str],
+        times: Sequence[tuple[int, datetime.tzinfo | None]] = (),
+    ) -> None:
         super().__init__(handler)
         self._names = tuple(names)
+        self._times = tuple(times)
 
     @property
     def key(self) -> object:
-        return super().key, self._names
+        return super().key, self._names, self._times
 
     def given(self, item: Item) -> tuple[Any, ReceivedMessage]:
         values, facts = item[VALUES], item[FACTS]
-        # From our own worker.
-        row = _kind(self._names)(pickle.loads(values) if type(values) is bytes else values)  # noqa: S301
-        return row, _FIRST if facts is None else ReceivedMessage(*facts)
+        if type(values) is bytes:
+            # From our own worker.
+            values = pickle.loads(values)  # noqa: S301
+        elif self._times:
+            values = list(values)
+            for at, zone in self._times:
+                if values[at] is not None:
+                    values[at] = moment_of(values[at], zone)
+        return _kind(self._names)(values), _FIRST if facts is None else ReceivedMessage(*facts)
 
 
 @functools.lru_cache(16)

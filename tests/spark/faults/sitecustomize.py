@@ -142,5 +142,5 @@ if _FOLDER:
     sys.meta_path[:0] = [
         _Finder("lazaretto.spark.source", _install_in_reader),
         _Finder("lazaretto.spark.run_task", _install_in_reader),
-        _Finder("lazaretto.spark.any_source", _install_in_quarantine),
+        _Finder("lazaretto.spark.quarantine_sink", _install_in_quarantine),
     ]

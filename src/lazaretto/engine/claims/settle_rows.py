@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -13,11 +14,11 @@ from lazaretto.engine.claims.settle_claims import SettleClaims, StagedRow, settl
 from lazaretto.engine.log import note
 from lazaretto.engine.messages.settle import settle_row
 from lazaretto.errors import ClaimFenced, InvalidOption
-from lazaretto.model.entities import EntityPath, QueueOptions
+from lazaretto.model.entities import EntityPath, PoisonSession, QueueOptions
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.store.records.claims import SETTLED, ClaimRecord
-from lazaretto.store.records.messages import READY, MessageRow, NewMessage, QueueRecord
+from lazaretto.store.records.messages import FRESH, READY, MessageRow, NewMessage, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -48,30 +49,50 @@ class RowBatch(msgspec.Struct, frozen=True):
     is_settled: bool
 
 
-def refuse_sessions(options: QueueOptions, path: str) -> None:
-    """Raise InvalidOption for a queue with sessions."""
-    if options.requires_session:
+def check_sessions(options: QueueOptions, path: str, has_session: bool) -> None:
+    """Raise InvalidOption unless rows have a session if, and only if, the queue's messages have one."""
+    if options.requires_session and not has_session:
         raise InvalidOption(
-            f"queue {path!r} has sessions, and rows of other sources have no order there: quarantine needs a "
-            "queue without sessions"
+            f"queue {path!r} has sessions: name the column that says which a row is of, as "
+            "session='customer', or use a queue without sessions"
         )
+    if has_session and not options.requires_session:
+        raise InvalidOption(f"session needs a queue with sessions, and {path!r} has none: omit session")
+    if has_session and options.on_poison_session not in (PoisonSession.SKIP, PoisonSession.PARK):
+        raise InvalidOption(
+            f"rows of a session need a queue whose on_poison_session is 'skip' or 'park', and that of "
+            f"{path!r} is {options.on_poison_session.value!r}"
+        )
+
+
+#: How many sessions of a queue are read at once to see which of them wait; beyond, each is looked up.
+_FEW = 1_000
+
+
+def waiting_sessions(tx: Transaction, path: EntityPath, sessions: Iterable[str]) -> set[str]:
+    """Return those of some sessions behind whose messages in the queue a row has to wait."""
+    queue_id = require_claims(tx, path).queue_id
+    present = tx.sessions.ids(queue_id, "", _FEW + 1)
+    among = sessions if len(present) > _FEW else set(present).intersection(sessions)
+    return {session for session in among if tx.sessions.waits(queue_id, session)}
 
 
 @dataclasses.dataclass(slots=True)
 class BeginRows(ClaimOperation[RowBatch]):
     """Return the number of a micro-batch of rows. `batch`: None: the writer has only this one.
 
-    Raises InvalidOption: the queue has sessions.
+    `has_session`: its rows are of sessions. Raises InvalidOption: the queue's messages are not, or are.
     """
 
     path: EntityPath
     consumer: str
     writer: str
     batch: int | None
+    has_session: bool = False
 
     def run(self, tx: Transaction) -> RowBatch:
         queue = require_claims(tx, self.path)
-        refuse_sessions(queue.options, queue.path)
+        check_sessions(queue.options, queue.path, self.has_session)
         record = identified(tx, queue, self.consumer)
         last = tx.claims.last_batch(self.writer)
         if self.batch is None:
@@ -99,7 +120,9 @@ class SettleRows(ClaimOperation[None]):
     """Settle a micro-batch of rows, with claims of the same queue: all of it, or nothing. Once.
 
     `stages`: of the rows' tasks; `results`: how many results each of these has. `claims`: what settles the
-    claims of what came back. Raises ClaimFenced: another query has settled a batch meanwhile.
+    claims of what came back. `instead`: stages of rows that count instead of the same rows of `stages`: the
+    place of results has refused their results. Raises ClaimFenced: another query has settled a batch
+    meanwhile.
     """
 
     path: EntityPath
@@ -111,6 +134,7 @@ class SettleRows(ClaimOperation[None]):
     stages: Sequence[str]
     results: Mapping[str, int]
     claims: SettleClaims | None = None
+    instead: Sequence[str] = ()
 
     def run(self, tx: Transaction) -> None:
         queue = require_claims(tx, self.path)
@@ -125,17 +149,25 @@ class SettleRows(ClaimOperation[None]):
             )
         if self.claims is not None:
             self.claims.run(tx)
-        failed = 0
-        for stage in self.stages:
+        taken: Counter[str] = Counter()
+        refused: set[str] = set()
+        for stage in (*self.instead, *self.stages):
             for rows in map(_decode, tx.claims.outbox(stage)):
-                failed += sum(_take_in(tx, queue, row) for row in rows)
+                if stage in self.instead:
+                    refused.update(row.content for row in rows)
+                else:
+                    rows = [row for row in rows if row.content not in refused]
+                taken.update(row.staged.outcome for row in rows if _take_in(tx, queue, row))
             tx.claims.delete_outbox(stage)
-        if failed:
-            note(tx, "rows_set_aside", queue, rows=failed, batch=self.batch)
+        waiting = taken.pop(Outcome.RELEASED.value, 0)
+        failed = taken.total()
+        more = {"waiting": waiting} if waiting else {}
+        if failed or waiting:
+            note(tx, "rows_set_aside", queue, rows=failed, batch=self.batch, **more)
         tx.claims.save_writer(self.writer, done)
         moved = msgspec.structs.replace(record, last_claim=self.number, settled=self.number)
         tx.claims.save_consumer(moved)
-        outcomes = {"completed": self.rows - failed, "failed": failed}
+        outcomes = {"completed": self.rows - failed - waiting, "failed": failed, **more}
         summary = ClaimSummary(
             self.number, SETTLED, self.rows, outcomes, stages=list(self.stages), results=dict(self.results)
         )
@@ -169,11 +201,15 @@ def _take_in(tx: Transaction, queue: QueueRecord, other: OtherRow) -> bool:
         return False
     before = tx.message_ids.find(queue.queue_id, other.origin, "")
     message = other.message
-    key = tx.sequences.take_key(queue, message.partition_key)
-    counters = Counters(deliveries=1)
+    key = tx.sequences.take_key(queue, message.session_id or message.partition_key)
+    # One that waits behind others of its session is as new as one that was sent.
+    waits = settlement.outcome is Outcome.RELEASED
+    counters = Counters() if waits else Counters(deliveries=1)
     row = MessageRow(
-        key=key, state=READY, due=None, expires=None, enqueued=tx.now, message_id=tx.new_message_id(),
-        session_id=None, lock_token=None, locked_at=tx.now, locked_by="spark", **counters._asdict(),
+        key=key, state=FRESH if waits else READY, due=None, expires=None, enqueued=tx.now,
+        message_id=tx.new_message_id(),
+        session_id=message.session_id, lock_token=None, locked_at=None if waits else tx.now,
+        locked_by=None if waits else "spark", **counters._asdict(),
         generation=0, deferred=0, enqueued_sequence_number=None, resubmitted_from=None,
         headers=message.headers, body_id=None,
     )  # fmt: skip
@@ -183,5 +219,6 @@ def _take_in(tx: Transaction, queue: QueueRecord, other: OtherRow) -> bool:
         tx.message_ids.remember(queue.queue_id, known, "", tx.now + _REMEMBERED, number)
     if before is not None:
         note(tx, "origin_reused", queue, number, before=before)
-    settle_row(tx, queue, row, settlement)
+    if not waits:
+        settle_row(tx, queue, row, settlement)
     return True

@@ -867,6 +867,16 @@ WHERE [queue_of key] = :queue_id AND session_id = :session_id AND [is_active] AN
 SELECT min(key) FROM lazaretto_messages
 WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {DELAYED}
 
+-- name: select_session_waits
+-- Whether a session has messages in its turn, or is held back.
+-- locks: not looked at
+-- claims: not looked at
+SELECT EXISTS (SELECT 1 FROM lazaretto_messages
+               WHERE [queue_of key] = :queue_id AND session_id = :session_id
+                   AND state IN ({FRESH}, {READY}, {SUSPECT}, {DELAYED}, {LOCKED}))
+    OR EXISTS (SELECT 1 FROM lazaretto_sessions
+               WHERE queue_id = :queue_id AND session_id = :session_id AND held_key IS NOT NULL)
+
 -- name: select_session
 -- A session's lock and state.
 SELECT lock_token, locked_until, locked_by, state, held_by, locked_as FROM lazaretto_sessions

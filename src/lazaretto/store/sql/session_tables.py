@@ -51,6 +51,13 @@ class SessionTables(Part):
         (key,) = self._context.run("first_delayed_key", (queue_id, session_id)).fetchone()
         return None if key is None else int(key)
 
+    def waits(self, queue_id: int, session_id: str) -> bool:
+        """Return whether a session has messages in its turn, or is held: what comes now waits behind them."""
+        (waits,) = self._context.run(
+            "select_session_waits", {"queue_id": queue_id, "session_id": session_id}
+        ).fetchone()
+        return bool(waits)
+
     def find(self, queue_id: int, session_id: str) -> SessionRecord | None:
         """Return a session's lock and state."""
         row = self._context.run("select_session", (queue_id, session_id)).fetchone()

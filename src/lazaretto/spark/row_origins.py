@@ -1,0 +1,76 @@
+"""Origins of rows of a source, and the ids by which a row that comes again is known."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from lazaretto.spark.row_layout import RowLayout, as_property, encoded_row
+
+#: Columns of ours that say where a row of a file came from.
+FILE, BLOCK = "lazaretto_file", "lazaretto_block"
+
+#: How they are called where people see them.
+_SHOWN = {FILE: "file", BLOCK: "block"}
+
+
+@dataclasses.dataclass(frozen=True)
+class RowOrigin:
+    """The place that a row came from, by columns and as text.
+
+    `place`: its id; `content`: that of the place and of what the row was.
+    """
+
+    columns: Mapping[str, Any]
+    text: str
+    place: str
+    content: str
+
+    @property
+    def number(self) -> int:
+        """Return a number for the row, below those of messages."""
+        return -1 - int(self.content[-15:], 16)
+
+
+def origin_texts(layout: RowLayout, rows: pa.RecordBatch) -> list[str]:
+    """Return where each row came from, as JSON: of lines of a file, its path and where their block begins."""
+    names = [_SHOWN.get(name, name) for name in layout.origin]
+    columns = [rows.column(name).to_pylist() for name in layout.origin]
+    places = zip(*columns, strict=True)
+    return [
+        msgspec.json.encode(dict(zip(names, map(as_property, place), strict=True))).decode()
+        for place in places
+    ]
+
+
+class RowOrigins:
+    """Tells rows of one task apart: asked for each row once, in order, since equal lines are as many rows."""
+
+    def __init__(self, layout: RowLayout) -> None:
+        self._layout = layout
+        self._equal: collections.Counter[tuple[Any, ...]] = collections.Counter()
+
+    def of(self, row: pa.RecordBatch) -> RowOrigin:
+        """Return where a row, a batch of one, came from."""
+        columns: dict[str, Any] = {name: row.column(name)[0].as_py() for name in self._layout.origin}
+        count = 0
+        encoded = encoded_row(row.select(self._layout.schema.names))
+        if FILE in columns:
+            digest = hashlib.sha256(encoded).hexdigest()[:32]
+            columns = {"file": columns[FILE], "block": columns[BLOCK], "digest": digest}
+            where = tuple(columns.values())
+            count = self._equal[where]
+            self._equal[where] += 1
+        place = msgspec.json.encode({**{name: as_property(v) for name, v in columns.items()}, "n": count})
+        (text,) = origin_texts(self._layout, row)
+        return RowOrigin(columns, text, _id("origin", place), _id("row", place + encoded))
+
+
+def _id(kind: str, data: bytes) -> str:
+    return f"{kind}-{hashlib.sha256(data).hexdigest()[:40]}"

@@ -56,6 +56,18 @@ def test_it_installs_what_there_is_on_a_python_that_there_may_be() -> None:
     assert {f"Programming Language :: Python :: {one}" for one in versions} <= set(project["classifiers"])
 
 
+def test_a_compose_file_and_an_example_are_well_formed() -> None:
+    yaml = pytest.importorskip("yaml")
+    compose = yaml.safe_load((_FILE.parent / "compose.yaml").read_text())
+    emulator, program = compose["services"]["servicebus"], compose["services"]["program"]
+    assert [port.rpartition(":")[2] for port in emulator["ports"]] == one("EXPOSE").split()
+    assert program["depends_on"]["servicebus"]["condition"] == "service_healthy"
+    text = program["environment"]["SERVICE_BUS"]
+    assert dict(part.split("=", 1) for part in text.strip(";").split(";"))["Endpoint"] == "sb://servicebus"
+    example = _FILE.parent / "with_testcontainers.py"
+    compile(example.read_text(), str(example), "exec")
+
+
 def test_what_it_starts_says_that_it_is_well(tmp_path: Path) -> None:
     words, ports = json.loads(one("ENTRYPOINT")), one("EXPOSE").split()
     assert [words[words.index(option) + 1] for option in ("--port", "--also")] == ports

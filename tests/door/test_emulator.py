@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import json
 import os
@@ -10,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,12 @@ import pytest
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 
 import lazaretto
+from door.emulators import WAIT, emulated
 from door.wire import some
 from lazaretto import CorrelationFilter, InvalidOption, PoisonPolicy, Rule, SqlAction, SqlFilter
 from lazaretto.door.emulated import read_namespace
 from lazaretto.door.provision import provision
 
-WAIT = 120
 CONFIG: dict[str, Any] = {
     "UserConfig": {
         "Namespaces": [
@@ -273,26 +271,13 @@ def test_what_has_no_meaning_is_told() -> None:
     ]
 
 
-@contextlib.contextmanager
-def emulated(*options: str) -> Iterator[dict[str, Any]]:
-    command = [sys.executable, "-m", "lazaretto", "emulator", "--port", "0", "--json", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)
-    assert process.stdout is not None
-    try:
-        yield json.loads(process.stdout.readline())
-    finally:
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(WAIT) == 0
-        process.stdout.close()
-
-
 def test_the_command(tmp_path: Path) -> None:
     config = tmp_path / "Config.json"
     config.write_text(json.dumps(CONFIG))
     store = str(tmp_path / "store.db")
     with (
-        emulated("--config", str(config), "--store", store) as said,
-        ServiceBusClient.from_connection_string(said["connection_string"], retry_total=0) as client,
+        emulated("--config", str(config), "--store", store) as emulator,
+        ServiceBusClient.from_connection_string(emulator.said["connection_string"], retry_total=0) as client,
         client.get_topic_sender("topic.1") as sender,
         client.get_subscription_receiver("topic.1", "all") as receiver,
     ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import ssl
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -19,8 +20,8 @@ from lazaretto.cli.secret_files import secret_of
 if TYPE_CHECKING:
     from lazaretto.door import AccessPolicy
 
-#: The name of the policy that clients of Service Bus use unless told otherwise.
-_POLICY: Final = "RootManageSharedAccessKey"
+#: A policy as an option: its name, its rights, and the file with its key.
+_POLICY_TEXT: Final = re.compile(r"([^:]+):([A-Za-z,]+):(.+)")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -40,6 +41,14 @@ class AmqpDoor:
     local: bool = False
     #: Another key of the same rights.
     second_key_file: Path | None = None
+    #: Further keys with fewer rights, each `NAME:RIGHTS:FILE`.
+    more_policies: list[str] | None = None
+
+    @property
+    def key_files(self) -> list[Path]:
+        """The files with keys."""
+        own = [one for one in (self.key_file, self.second_key_file) if one is not None]
+        return own + [Path(_parts_of(one)[2]) for one in self.more_policies or ()]
 
     @property
     def encrypts(self) -> bool:
@@ -64,6 +73,7 @@ class AmqpDoor:
         given = {
             "--key-file": self.key_file,
             "--second-key-file": self.second_key_file,
+            "--policy": self.more_policies,
             "--amqp-also": self.more_ports,
             "--plain": self.plain,
             "--host-name": self.names_of_host,
@@ -72,14 +82,15 @@ class AmqpDoor:
 
     def policies(self) -> list[AccessPolicy]:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""
-        from lazaretto.door import AccessPolicy
+        from lazaretto.door import ROOT_POLICY, AccessPolicy
 
+        more = [_policy_of(one) for one in self.more_policies or ()]
         if self.key_file is None:
             if self.second_key_file is not None:
                 raise usage("give --key-file with --second-key-file: the second key is for a change of keys")
-            return []
+            return more
         second = None if self.second_key_file is None else secret_of(self.second_key_file, "key")
-        return [AccessPolicy(_POLICY, secret_of(self.key_file, "key"), secondary=second)]
+        return [AccessPolicy(ROOT_POLICY, secret_of(self.key_file, "key"), secondary=second), *more]
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the certificate with which the server encrypts; None: it does not. Raises a usage error."""
@@ -122,11 +133,32 @@ class AmqpDoor:
 
     def connection_string(self, port: int) -> str:
         """Return how clients of Service Bus connect."""
-        key = "any" if self.key_file is None else "KEY"
+        from lazaretto.door import connection_string
+
+        key = "KEY" if self.key_files else "any"
         host = "localhost" if self.amqp_host in ("127.0.0.1", *EVERY_ADDRESS) else in_url(self.amqp_host)
-        # The word for emulators makes clients leave out TLS.
-        plain = "UseDevelopmentEmulator=true;" if self.plain or not self.encrypts else ""
-        return f"Endpoint=sb://{host}:{port};SharedAccessKeyName={_POLICY};SharedAccessKey={key};{plain}"
+        return connection_string(host, port, key=key, plain=self.plain or not self.encrypts)
+
+
+def _parts_of(text: str) -> tuple[str, list[str], str]:
+    parts = _POLICY_TEXT.fullmatch(text)
+    if parts is None:
+        raise usage(f"expected --policy to be such as reader:Listen:reader.key, got {text!r}")
+    return parts[1], parts[2].split(","), parts[3]
+
+
+def _policy_of(text: str) -> AccessPolicy:
+    """Return the policy that an option describes. Raises a usage error."""
+    from lazaretto.door import ROOT_POLICY, AccessPolicy, Right
+
+    name, words, file = _parts_of(text)
+    rights_of = {right.value.lower(): right for right in Right}
+    if name == ROOT_POLICY or not all(word.lower() in rights_of for word in words):
+        rights = ", ".join(right.value for right in Right)
+        raise usage(f"expected --policy to name another key than {ROOT_POLICY}, and {rights}, got {text!r}")
+    return AccessPolicy(
+        name, secret_of(Path(file), "key"), frozenset(rights_of[word.lower()] for word in words)
+    )
 
 
 def _made(_: typer.Context, given: dict[str, Any]) -> AmqpDoor:
@@ -175,6 +207,17 @@ AmqpOptions = Annotated[
                         "--second-key-file",
                         "FILE",
                         "File with another such key, while clients change keys.  [default: none]",
+                    ),
+                ],
+                None,
+            ),
+            "more_policies": (
+                Annotated[
+                    list[str] | None,
+                    option(
+                        "--policy",
+                        "NAME:RIGHTS:FILE",
+                        "Another key, such as reader:Listen:reader.key; repeatable.  [default: none]",
                     ),
                 ],
                 None,

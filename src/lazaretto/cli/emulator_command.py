@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
+import socket
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -21,12 +22,15 @@ from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
     from lazaretto.door.emulated import EmulatedNamespace
+    from lazaretto.emulator import EmulatorOptions
+    from lazaretto.emulator.template import CannedMessage, Template
 
 commands = Group()
 
-#: Where Service Bus's own emulator speaks AMQP.
+#: Where Service Bus's own emulator speaks AMQP, and where it is administered.
 _PORT: Final = 5672
-#: More is no description of a namespace.
+_ADMINISTRATION: Final = 5300
+#: More is no description of a namespace, and no collection of messages to begin with.
 _LARGEST_FILE: Final = 16 << 20
 
 
@@ -35,6 +39,10 @@ def emulator(
     logs: LogOptions,
     config: Annotated[
         Path | None, option("--config", "FILE", "Config.json of Service Bus's emulator.")
+    ] = None,
+    messages: Annotated[
+        Path | None,
+        option("--messages", "FILE", "Messages to begin with, lines of JSON, each with its entity."),
     ] = None,
     store: Annotated[
         str | None,
@@ -46,8 +54,15 @@ def emulator(
         ),
     ] = None,
     port: Annotated[
-        int, typer.Option("--port", parser=number(0, 65_535), metavar="PORT", help="Port; 0: a free one.")
-    ] = _PORT,
+        int | None,
+        typer.Option(
+            "--port",
+            parser=number(0, 65_535),
+            metavar="PORT",
+            help="Port; 0: a free one.  [default: 5672, and 5300 if that is free]",
+            show_default=False,
+        ),
+    ] = None,
     also: Annotated[
         list[int] | None,
         typer.Option(
@@ -61,6 +76,15 @@ def emulator(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Address where it is served.")
     ] = "127.0.0.1",
+    key_file: Annotated[
+        Path | None,
+        option("--key-file", "FILE", "File with the key that clients need.  [default: any key will do]"),
+    ] = None,
+    policy: Annotated[
+        list[str] | None,
+        option("--policy", "NAME:RIGHTS:FILE", "Another key, as reader:Listen:reader.key; repeatable."),
+    ] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Make and use a certificate for localhost.")] = False,
     certificate: Annotated[
         Path | None, option("--certificate", "FILE", "Certificate for clients that encrypt, as PEM.")
     ] = None,
@@ -74,6 +98,13 @@ def emulator(
         list[str] | None,
         option("--host-name", "NAME", "Name of this host with a dot that is asked by; repeatable."),
     ] = None,
+    namespaces: Annotated[
+        bool,
+        typer.Option("--namespaces", help="Make a namespace of each key's name and host's label in use."),
+    ] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Serve pages for people, below /$emulator/console/.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     """Serve a namespace of Service Bus, as its emulator does.
@@ -82,19 +113,55 @@ def emulator(
     store, and gone afterwards, unless --store names one.
     """
     door = AmqpDoor(
-        amqp=port, amqp_host=host, key_file=None, certificate=certificate, private_key=private_key,
-        insecure=insecure, plain=certificate is not None, more_ports=also, names_of_host=host_name,
+        amqp=_PORT if port is None else port, amqp_host=host, key_file=key_file, certificate=certificate,
+        private_key=private_key, insecure=insecure, plain=tls or certificate is not None, more_ports=also,
+        names_of_host=host_name, local=tls, more_policies=policy,
     )  # fmt: skip
+    for name, wish in (("--namespaces", namespaces), ("--console", console)):
+        if wish and door.key_files:
+            raise usage(f"give {name} or keys, not both: whoever comes without a key would be let in")
     door.check()
-    wanted = None if config is None else _read(config)
-    with contextlib.ExitStack() as stack, logs.shown():
-        if store is None:
-            # Told to end before it serves, it leaves no folder behind either.
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lazaretto-"))
-            store = f"sqlite:///{Path(folder) / 'emulator.db'}"
-        _prepare(store, config, wanted)
-        asyncio.run(_serve(store, door, json))
+    ports = _ports(host, port, also or ())
+    entities = None if config is None else _read(config)
+    canned = [] if messages is None else _read_messages(messages)
+    from lazaretto.emulator import EmulatorOptions
+    from lazaretto.emulator.template import Template
+
+    with tempfile.TemporaryDirectory(prefix="lazaretto-") as folder, logs.shown():
+        # Told to end before it serves, it leaves no folder behind either.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        template = Template(Path(folder), entities, canned)
+        _prepare(store, config, template)
+        options = EmulatorOptions(
+            host=host, ports=ports, policies=door.policies(), tls=door.tls(), insecure=insecure,
+            host_names=host_name or (), store=store, each_name=namespaces, console=console,
+        )  # fmt: skip
+        asyncio.run(_serve(template, options, door, json))
+
+
+def _ports(host: str, port: int | None, also: Sequence[int]) -> list[int]:
+    """Return the ports to serve at: those that were asked for, or both of Service Bus's own emulator."""
+    if port is not None:
+        return [port, *also]
+    own = [_PORT, *also]
+    if _ADMINISTRATION in also:
+        return own
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, _ADMINISTRATION))
+        except OSError:
+            output.notice(f"port {_ADMINISTRATION} is not free: administration is served at {_PORT} alone")
+            return own
+    return [_PORT, _ADMINISTRATION, *also]
+
+
+def _content(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(_LARGEST_FILE)
+    except OSError as error:
+        raise usage(f"{str(path)!r} cannot be read: {error.strerror}") from None
 
 
 def _read(config: Path) -> EmulatedNamespace:
@@ -102,53 +169,64 @@ def _read(config: Path) -> EmulatedNamespace:
     from lazaretto.errors import InvalidOption
 
     try:
-        with config.open("rb") as file:
-            content = file.read(_LARGEST_FILE)
-    except OSError as error:
-        raise usage(f"{str(config)!r} cannot be read: {error.strerror}") from None
-    try:
-        found = read_namespace(content)
+        entities = read_namespace(_content(config))
     except InvalidOption as error:
         raise usage(f"{config}: {error}") from None
-    for place in found.ignored:
+    for place in entities.ignored:
         output.notice(f"{config}: {place} is ignored")
-    return found
+    return entities
 
 
-def _prepare(store: str, config: Path | None, wanted: EmulatedNamespace | None) -> None:
-    from lazaretto.broker import connect
-    from lazaretto.door.provision import provision
+def _read_messages(messages: Path) -> list[CannedMessage]:
+    from lazaretto.emulator.template import read_messages
     from lazaretto.errors import InvalidOption
 
-    with connect(store) as broker:
-        if wanted is None:
+    try:
+        return read_messages(_content(messages).splitlines())
+    except InvalidOption as error:
+        raise usage(f"{messages}: {error}") from None
+
+
+def _prepare(store: str | None, config: Path | None, template: Template) -> None:
+    """Make what there is to begin with. Raises a usage error."""
+    from lazaretto.broker import connect
+    from lazaretto.errors import InvalidOption
+
+    try:
+        if store is None:
+            template.prepare()
             return
-        try:
-            provision(broker, wanted)
-        except InvalidOption as error:
-            raise usage(f"{config}: {error}") from None
+        with connect(store) as broker:
+            template.furnish(broker)
+    except InvalidOption as error:
+        raise usage(f"{config}: {error}" if config is not None else str(error)) from None
 
 
-async def _serve(store: str, door: AmqpDoor, json: bool) -> None:
-    from lazaretto import aio
-    from lazaretto.door import open_door
+async def _serve(template: Template, options: EmulatorOptions, door: AmqpDoor, json: bool) -> None:
+    from lazaretto.emulator import open_emulator
+    from lazaretto.serving.process import set_up_server
 
+    set_up_server()
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number_ in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number_, ended.set)
-    assert door.amqp is not None
-    async with (
-        await aio.connect(store, create=False) as broker,
-        open_door(
-            broker, host=door.amqp_host, port=door.amqp, tls=door.tls(), insecure=door.insecure,
-            tls_only=False, more_ports=door.more_ports or (), host_names=door.names_of_host or (),
-        ) as opened,
-    ):  # fmt: skip
+    async with open_emulator(template, options) as opened:
         line = door.connection_string(opened.port)
+        trusted = door.told()
+        address = f"{'https' if door.encrypts else 'http'}://localhost:{opened.port}"
+        control = f"{address}/$emulator"
+        pages = {"console": f"{control}/console/"} if options.console else {}
+        ports = [opened.port, *options.ports[1:]]
         if json:
-            output.json_line({"port": opened.port, "connection_string": line})
+            facts = {"port": opened.port, "ports": ports, "connection_string": line, "control": control}
+            output.json_line(facts | pages | trusted)
         else:
-            output.say(f"serving a namespace at {door.amqp_host}:{opened.port}; the connection string:")
+            places = ", ".join(f"{door.amqp_host}:{port}" for port in ports)
+            output.say(f"serving a namespace at {places}; the connection string:")
             output.say(line)
+            for address in pages.values():
+                output.say(f"the console: {address}")
+            if trusted:
+                output.say("clients must trust {authority}, SHA-256 {fingerprint}".format(**trusted))
         await ended.wait()

@@ -67,9 +67,9 @@ def serve(
 def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
     over_http, over_amqp = http.http is not None, amqp.amqp is not None
     files = [http.token_file, http.oidc_secret_file] if over_http else []
-    files += [amqp.key_file, amqp.second_key_file] if over_amqp else []
+    files += amqp.key_files if over_amqp else []
     files.append(amqp.private_key or amqp.certificate)
-    key = None if amqp.key_file is None else secret_of(amqp.key_file, "key")
+    keys = [secret_of(file, "key") for file in amqp.key_files]
     return ServedDoors(
         stores=stores,
         files=[str(file.absolute()) for file in files if file is not None],
@@ -79,8 +79,8 @@ def _doors(stores: list[str], http: HttpDoor, amqp: AmqpDoor) -> ServedDoors:
         login=http.token is not None,
         amqp_host=amqp.amqp_host if over_amqp else None,
         amqp_tls=amqp.encrypts and not amqp.plain,
-        keys=key is not None,
-        short_key=key is not None and len(key) < SHORT_KEY,
+        keys=bool(keys),
+        short_key=any(len(key) < SHORT_KEY for key in keys),
     )
 
 
@@ -233,7 +233,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
         only, named = context is not None and not amqp.plain, amqp.certificate is not None
         tls = ServedTls(context, only=only, named=named)
         doors: list[Door] = []
-        if context is not None or amqp.key_file is not None:
+        if context is not None or amqp.key_files:
             loop.add_signal_handler(signal.SIGHUP, _read_again, amqp, context, doors)
         told: dict[str, Any] = {}
         lines: list[str] = []

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from lazaretto.door.limits import DoorLimits
 from lazaretto.door.server import Door, check_address, open_door
-from lazaretto.door.signatures import AccessPolicy, Right
+from lazaretto.door.signatures import ROOT_POLICY, AccessPolicy, Right, connection_string
 
-__all__ = ["AccessPolicy", "Door", "DoorLimits", "Right", "check_address", "open_door"]
+__all__ = [
+    "ROOT_POLICY",
+    "AccessPolicy",
+    "Door",
+    "DoorLimits",
+    "Right",
+    "check_address",
+    "connection_string",
+    "open_door",
+]

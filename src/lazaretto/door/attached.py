@@ -80,6 +80,11 @@ class Attached:
         """Whether there are any."""
         return bool(self._links or self._attaching)
 
+    @property
+    def entities(self) -> bool:
+        """Whether some are to entities."""
+        return any(isinstance(one, Producer | Consumer) for one in self._links.values())
+
     def held(self, kind: type[T]) -> Iterator[T]:
         """Yield the links of a kind."""
         return (one for one in self._links.values() if isinstance(one, kind))
@@ -102,6 +107,7 @@ class Attached:
     async def _answer_attach(self, link: Link) -> None:
         try:
             await self.order(link).turn(ALL)
+            await self._peer.entered()
             self._peer.door.guard.refuse_new_work()
             if link.sends:
                 await self._attach_receiver(link)
@@ -239,6 +245,12 @@ class Attached:
                 except Unauthorized as error:
                     link.session.detach(link, condition_of(error), description_of(error))
                     self.drop(link)
+
+    def look_anew(self, path: str) -> None:
+        """Let the links of an entity that was made anew hand over what comes to that."""
+        for link, user in self._links.items():
+            if isinstance(user, Consumer) and _is_of(link, path):
+                user.look_anew()
 
     def end_deleted(self, path: str) -> None:
         """Detach all links of an entity that was deleted, and refuse those that are being attached."""

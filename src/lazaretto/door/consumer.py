@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncReceiver
@@ -30,6 +29,8 @@ from lazaretto.errors import BrokerClosed, LazarettoError, SessionLockLost, Sett
 from lazaretto.model.messages import Lock, ReceivedMessage
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from lazaretto.door.peer import Peer
 
 #: Messages that are received at once for one link.
@@ -74,6 +75,12 @@ class Consumer:
         if self._waiting is not None and (self._link.drain or self._link.credit <= 0):
             # A receive that is cancelled gives its messages back.
             self._waiting.cancel()
+
+    def look_anew(self) -> None:
+        """Ask again for messages: the entity at the path is another one now."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._changed.set()
 
     def detach(self) -> None:
         """Stop handing over, and let the session go. Locks of messages stay with the client."""
@@ -130,8 +137,8 @@ class Consumer:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
         until = self.receiver.session_locked_until
         while until is not None:
-            left = (until - datetime.now(UTC)).total_seconds()
-            await asyncio.sleep(max(left / 2 if self._deletes else left + 0.01, _SOON))
+            left = (until - self._peer.door.now()).total_seconds()
+            await self._peer.door.sleep(max(left / 2 if self._deletes else left + 0.01, _SOON))
             until = await self._session_locked_until()
         link = self._link
         lost = SessionLockLost(f"the lock on session {self.receiver.session_id!r} expired")
@@ -145,7 +152,7 @@ class Consumer:
             return await self.receiver.renew_session_lock()
         until, session = self.receiver.session_locked_until, self.receiver.session_id
         assert until is not None and session is not None
-        if until <= datetime.now(UTC):
+        if until <= self._peer.door.now():
             # Another door may have renewed it.
             joined = self._peer.door.broker.receiver(self.path)
             try:

@@ -17,7 +17,7 @@ from lazaretto.door.answers import condition_of, description_of, status_of
 from lazaretto.door.intake import Intake
 from lazaretto.door.order import Kind, Order
 from lazaretto.door.replies import TRACKING_ID, Answer, encode_answer
-from lazaretto.door.signatures import entity_of
+from lazaretto.door.signatures import entity_of, policy_of
 from lazaretto.door.transactions import in_transaction
 from lazaretto.errors import LazarettoError
 
@@ -119,6 +119,7 @@ class Requests:
         properties = sections.mapping(Section.APPLICATION_PROPERTIES)
         if self._node == _TOKENS:
             audience = str(properties.get("name") or "")
+            await self._peer.enter(policy_of(str(body)))
             await self._peer.grants.take_token(str(body), audience)
             # Only who has a right to know is told what is not there.
             entity = without_node(entity_of(audience))

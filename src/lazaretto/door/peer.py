@@ -20,7 +20,7 @@ from lazaretto.amqp.states import ConnectionState
 from lazaretto.door.attached import Attached
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.grants import Grants
-from lazaretto.door.signatures import Unauthorized
+from lazaretto.door.signatures import Unauthorized, name_of_login
 from lazaretto.door.transactions import Transactions
 from lazaretto.door.watch import Watch
 from lazaretto.errors import LazarettoError
@@ -59,6 +59,9 @@ class Peer(asyncio.Protocol):
         )
         self._transport: asyncio.Transport | None = None
         self.grants = Grants(door.keys, door.guard, seat)
+        #: What the client has said of the namespace that it means.
+        self._host = self._key_name = ""
+        self._entering: asyncio.Task[None] | None = None
         self.transactions = Transactions(self)
         self._watch = Watch(door.limits, self.last_sent)
         #: What the last list of sessions was of, with where the next page begins, and its last session.
@@ -233,6 +236,8 @@ class Peer(asyncio.Protocol):
 
     def _open(self, event: Opened) -> None:
         """Promise to be heard of within the time that the client waits."""
+        self._host = event.open.hostname or ""
+        self._entering = self.start(self.enter())
         if not self.door.keys.wanted:
             self.grants.know()
         waits = (event.open.idle_time_out or 0) / 1000
@@ -297,6 +302,27 @@ class Peer(asyncio.Protocol):
 
     # Access.
 
+    async def entered(self) -> None:
+        """Wait until the client is in the namespace that it asked for as it connected."""
+        if self._entering is not None:
+            # Of several who wait, one may be cancelled.
+            await asyncio.shield(self._entering)
+
+    async def enter(self, key_name: str | None = None) -> None:
+        """Let the client into the namespace that it means. Raises Unauthorized if it is at work in another.
+
+        `key_name`: the name of a key that it has; None: as before.
+        """
+        self._key_name = self._key_name if key_name is None else key_name
+        door = await self.door.of(self._host, self._key_name)
+        if door is self.door or self._transport is None:
+            return
+        if self.links.entities:
+            raise Unauthorized("expected a key of the namespace that this connection uses, got another's")
+        self.door.peers.discard(self)
+        door.peers.add(self)
+        self.door, self.grants = door, Grants(door.keys, door.guard, self._seat)
+
     def _start_sasl(self, event: SaslStarted) -> None:
         # The other mechanisms give no right: that is for tokens.
         if event.init.mechanism == "PLAIN":
@@ -307,6 +333,7 @@ class Peer(asyncio.Protocol):
     async def _log_in(self, response: bytes) -> None:
         outcome = 0
         try:
+            await self.enter(name_of_login(response))
             await self.grants.log_in(response)
         except LazarettoError as error:
             if not isinstance(error, Unauthorized):

@@ -10,7 +10,7 @@ import logging
 import ssl
 import time
 from collections.abc import AsyncIterator, Collection, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.aio.driver import Then
@@ -23,6 +23,7 @@ from lazaretto.door.promises import Promises
 from lazaretto.door.reception import Newcomer
 from lazaretto.door.signatures import AccessPolicy
 from lazaretto.errors import BrokerClosed, EntityNotFound, InvalidOption, LazarettoError, NotAllowed
+from lazaretto.model.clock import Clock, SystemClock, to_datetime
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
@@ -30,7 +31,9 @@ from lazaretto.serving.guard import Guard
 from lazaretto.serving.listener import Listener
 
 if TYPE_CHECKING:
-    from lazaretto.serving.http import HttpServer
+    from datetime import datetime
+
+    from lazaretto.serving.http import Application, HttpServer
 
 _log = logging.getLogger("lazaretto.door")
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
@@ -53,8 +56,23 @@ _HAS_NO_SESSIONS: Final = (
 )
 
 
+class Namespaces(Protocol):
+    """The namespaces of a server that has several, each with a door of its own."""
+
+    def doors(self) -> Iterable[Door]:
+        """Return the doors of all that are open."""
+        ...
+
+    async def door_of(self, host: str, key_name: str) -> Door:
+        """Return the door that clients mean who ask for a host and have a key of a name."""
+        ...
+
+
 class Door:
-    """The broker and the access policies that all connections share."""
+    """The broker and the access policies that all connections share.
+
+    `clock`: the broker's, if that is not the machine's. `namespaces`: where it is one of several.
+    """
 
     def __init__(
         self,
@@ -65,8 +83,12 @@ class Door:
         insecure: bool = False,
         host_names: Iterable[str] = (),
         guard: Guard | None = None,
+        clock: Clock | None = None,
+        namespaces: Namespaces | None = None,
     ) -> None:
         self.broker = broker
+        self._clock = clock or SystemClock()
+        self._namespaces = namespaces
         hold_for_clients(broker)
         #: Whether it serves other machines without keys or TLS.
         self.insecure = insecure
@@ -83,6 +105,34 @@ class Door:
         self.port = 0
         self._settlers: dict[str, AsyncReceiver] = {}
         self._settlings: dict[str, Settling] = {}
+        self._sleepers: set[asyncio.Future[None]] = set()
+
+    async def of(self, host: str, key_name: str) -> Door:
+        """Return the door that a client means by the host that it asks for and the name of its key."""
+        return self if self._namespaces is None else await self._namespaces.door_of(host, key_name)
+
+    def doors(self) -> Iterable[Door]:
+        """Return the doors of all namespaces of the server."""
+        return (self,) if self._namespaces is None else self._namespaces.doors()
+
+    def now(self) -> datetime:
+        """Return the time of the broker."""
+        return to_datetime(self._clock.now())
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait for some seconds, or until the clock was moved."""
+        moved = asyncio.get_running_loop().create_future()
+        self._sleepers.add(moved)
+        try:
+            await asyncio.wait([moved], timeout=seconds)
+        finally:
+            self._sleepers.discard(moved)
+
+    def wake(self) -> None:
+        """Let those look at the clock again who wait for a time: it was moved."""
+        for moved in self._sleepers:
+            if not moved.done():
+                moved.set_result(None)
 
     def settler(self, path: str) -> AsyncReceiver:
         """Return a receiver that settles, renews and peeks for everybody on a path."""
@@ -149,11 +199,19 @@ class Door:
             for event in found:
                 last = event.position
                 if event.kind == "queue_deleted":
-                    for peer in list(self.peers):
-                        peer.links.end_deleted(event.queue)
-                        peer.flush()
+                    await self._end_deleted(event.queue)
             # Events may come thick and fast.
             await asyncio.sleep(_GATHERING)
+
+    async def _end_deleted(self, path: str) -> None:
+        """Detach the links of an entity that was deleted; if there is one again, they go on with that."""
+        anew = False
+        with contextlib.suppress(LazarettoError):
+            await self.check_exists(path)
+            anew = True
+        for peer in list(self.peers):
+            (peer.links.look_anew if anew else peer.links.end_deleted)(path)
+            peer.flush()
 
     async def check_access(self) -> None:
         """Detach links whose token has expired, or was signed with an entity's key that is gone."""
@@ -179,6 +237,24 @@ class Door:
                 peer.check_time(now)
                 if now - peer.last_sent >= _SILENCE:
                     peer.beat()
+
+    @contextlib.asynccontextmanager
+    async def at_work(self) -> AsyncIterator[Door]:
+        """Look after the clients while the context lasts; at its end they are told to go."""
+        last = await self.broker.last_event()
+        keeping = asyncio.gather(self.keep(), self.watch_deletions(last))
+        try:
+            yield self
+        finally:
+            keeping.cancel()
+            peers = list(self.peers)
+            self.close_clients()
+            await asyncio.gather(*(peer.finish() for peer in peers), keeping, return_exceptions=True)
+
+    def close_clients(self) -> None:
+        """Tell all clients that the door closes."""
+        for peer in list(self.peers):
+            peer.close()
 
 
 @contextlib.asynccontextmanager
@@ -210,34 +286,50 @@ async def open_door(
     policies = list(policies)
     check_address(host, tls if tls_only else None, policies, insecure=insecure)
     door = Door(broker, policies, limits, insecure=insecure, host_names=host_names, guard=guard)
-    http = _http(door)
+    async with (
+        door.at_work(),
+        listen(door, host=host, ports=[port, *more_ports], tls=tls, tls_only=tls_only),
+    ):
+        yield door
+
+
+@contextlib.asynccontextmanager
+async def listen(
+    door: Door,
+    *,
+    host: str,
+    ports: Iterable[int],
+    tls: ssl.SSLContext | None = None,
+    tls_only: bool = True,
+    control: Application | None = None,
+) -> AsyncIterator[None]:
+    """Let clients connect to a door, and to those of its namespaces, while the context lasts.
+
+    `control`: what answers requests over HTTP below `/$emulator/`; None: nothing does.
+    """
+    http = _http(door, control)
     listener = Listener(door.guard, functools.partial(Newcomer, door, http), tls, tls_only=tls_only)
-    last = await broker.last_event()
-    door.port = listener.listen(host, [port, *more_ports])
-    keeping = asyncio.gather(door.keep(), door.watch_deletions(last))
+    door.port = listener.listen(host, ports)
     async with door.guard.watching():
         try:
-            yield door
+            yield
         finally:
-            keeping.cancel()
-            for peer in list(door.peers):
-                peer.close()
+            for one in door.doors():
+                one.close_clients()
             await listener.close()
             for transport in list(door.newcomers):
                 transport.abort()
             if http is not None:
                 await http.close(_GRACE)
-            ends = (peer.finish() for peer in list(door.peers))
-            await asyncio.gather(*ends, keeping, return_exceptions=True)
 
 
-def _http(door: Door) -> HttpServer | None:
+def _http(door: Door, control: Application | None) -> HttpServer | None:
     """Return what speaks HTTP; None: its packages are not installed."""
     if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("websockets") is None:
         return None
     from lazaretto.door.http import http_server
 
-    return http_server(door)
+    return http_server(door, control)
 
 
 def check_address(

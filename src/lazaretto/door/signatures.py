@@ -11,10 +11,14 @@ import hmac
 import math
 import urllib.parse
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from lazaretto.errors import InvalidOption, InvalidPath, LazarettoError
 from lazaretto.model.checks import shown
 from lazaretto.model.containment import Reach, grant_covers
+
+#: The name of the policy that clients of Service Bus use unless told otherwise.
+ROOT_POLICY: Final = "RootManageSharedAccessKey"
 
 
 class Right(enum.Enum):
@@ -83,6 +87,12 @@ class Grant:
         return grant_covers(Reach.BELOW, self.audience, path) and (
             self.policy is None or self.policy.covers(path)
         )
+
+
+def connection_string(host: str, port: int, name: str = ROOT_POLICY, *, key: str, plain: bool) -> str:
+    """Return how clients connect with a key. `plain`: without TLS, which a word for emulators means."""
+    word = "UseDevelopmentEmulator=true;" if plain else ""
+    return f"Endpoint=sb://{host}:{port};SharedAccessKeyName={name};SharedAccessKey={key};{word}"
 
 
 def entity_of(address: object) -> str:

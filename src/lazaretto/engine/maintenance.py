@@ -12,7 +12,7 @@ from typing import TypeVar
 from lazaretto.engine.timers import CleanUp, Sweep, cleaned_at
 from lazaretto.engine.workers.workers import BuryWorkers, Heartbeat
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
-from lazaretto.model.clock import MICROSECONDS, Clock
+from lazaretto.model.clock import MICROSECONDS, Clock, MovableClock
 from lazaretto.store.runtime.chance import draw
 from lazaretto.store.runtime.forks import at_rest, at_work
 from lazaretto.store.sql.store import Store
@@ -61,6 +61,8 @@ class Maintenance:
         self._clean_at = 0
         self._thread = threading.Thread(target=self._run, name="lazaretto-maintenance", daemon=True)
         self._thread.start()
+        if isinstance(clock, MovableClock):
+            clock.watch(store.wake)
 
     def stop(self) -> None:
         """End the thread."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -53,6 +54,29 @@ class ManualClock:
         """Move the clock by `seconds`, which may be negative: clocks do jump."""
         with self._lock:
             self._now += round(seconds * MICROSECONDS)
+
+
+class MovableClock:
+    """The machine's clock, moved ahead: it goes on, and whoever waits for a time is told of each move."""
+
+    ticks = True
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        self._watchers: list[Callable[[], object]] = []
+
+    def now(self) -> int:
+        return time.time_ns() // 1000 + self._ahead
+
+    def watch(self, moved: Callable[[], object]) -> None:
+        """Have something called whenever the clock was moved."""
+        self._watchers.append(moved)
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock ahead by `seconds`."""
+        self._ahead += round(seconds * MICROSECONDS)
+        for moved in self._watchers:
+            moved()
 
 
 def to_micros(moment: datetime) -> int:

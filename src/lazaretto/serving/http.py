@@ -51,6 +51,12 @@ def seat_of(scope: MutableMapping[str, Any]) -> Seat | None:
     return found if isinstance(found, Seat) else None
 
 
+def spelled_headers(scope: MutableMapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the headers of a request with their names as the client has spelled them."""
+    found = scope.get("spelled", scope["headers"])
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in found]
+
+
 def share_of(scope: MutableMapping[str, Any]) -> Share:
     """Return what a request holds of its server's budget, which ends with the answer."""
     state = scope.setdefault("state", {})
@@ -222,6 +228,11 @@ class HttpConnection(HttpToolsProtocol):
 
     def _awaits_head(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header. ASGI has its name in lower case alone."""
+        self.scope.setdefault("spelled", []).append((name, value))  # type: ignore[typeddict-item]
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Begin to answer a request."""

@@ -1,8 +1,18 @@
-"""Helpers for your own tests: a temporary broker, a host run to its end, assertions on dead letters."""
+"""Helpers for your own tests: a temporary broker or Service Bus, a host run to its end, assertions."""
 
 from lazaretto.model.clock import ManualClock
 from lazaretto.testing.assertions import assert_dead_letter, assert_no_dead_letters
 from lazaretto.testing.brokers import temporary_broker
 from lazaretto.testing.hosts import drain
+from lazaretto.testing.service_bus import LocalEmulator, ServiceBus, service_bus
 
-__all__ = ["ManualClock", "assert_dead_letter", "assert_no_dead_letters", "drain", "temporary_broker"]
+__all__ = [
+    "LocalEmulator",
+    "ManualClock",
+    "ServiceBus",
+    "assert_dead_letter",
+    "assert_no_dead_letters",
+    "drain",
+    "service_bus",
+    "temporary_broker",
+]

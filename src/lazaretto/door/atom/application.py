@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import urllib.parse
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from lazaretto.door.atom import administration, feeds
 from lazaretto.door.atom.refusals import Refusal, refusal_of
 from lazaretto.door.atom.resources import resource_of
+from lazaretto.door.exchange import body_of, send_answer
 from lazaretto.door.foreign import check_page
 from lazaretto.door.grants import Grants
 from lazaretto.door.signatures import Grant, Right, Unauthorized
@@ -30,8 +30,6 @@ _LARGEST: Final = 1 << 20
 #: Characters of a path that are logged.
 _LONGEST_PATH: Final = 300
 _MOST_PARAMETERS: Final = 100
-#: Seconds in which a client must have sent its request's body.
-_LONGEST_BODY: Final = 20.0
 _XML: Final = b"application/atom+xml;type=entry;charset=utf-8"
 #: Elements that name another entity, and the headers with tokens for it.
 _FORWARDS: Final = {
@@ -50,8 +48,8 @@ class Administration:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, as ASGI has it."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        if scope["method"] == "GET" and scope["path"] == "/health":
-            await _send(send, 200, _HEALTHY, b"application/json")
+        if scope["method"] in ("GET", "HEAD") and scope["path"] == "/health":
+            await send_answer(send, 200, _HEALTHY, b"application/json")
             return
         grants = Grants(self._door.keys, self._door.guard, seat_of(scope))
         try:
@@ -68,18 +66,20 @@ class Administration:
                 )  # fmt: skip
             if status == 500:
                 _log.error("a client's request failed: %s", type(error).__name__, exc_info=error)
-        await _send(send, status, body.encode(), _XML)
+        await send_answer(send, status, body.encode(), _XML)
 
     async def _answer(
         self, scope: Scope, headers: Mapping[str, str], receive: Receive, grants: Grants
     ) -> administration.Answer:
         # What is left of a body would be taken for the next request.
-        body = await _body(receive)
+        body = await body_of(receive, _LARGEST)
         if not self._door.keys.wanted:
             check_page(headers, any_host=self._door.insecure, host_names=self._door.host_names)
         resource = resource_of(scope["path"])
         # Clients sign for all of it: a list, or a rule of a subscription.
-        actor, grant = await _admit(grants, scope["path"].strip("/"), headers.get("authorization", ""))
+        actor, grant = await admit(
+            grants, scope["path"].strip("/"), Right.MANAGE, headers.get("authorization", "")
+        )
         given = headers.get("if-match")
         if given not in (None, "*"):
             raise Refusal(412, "expected If-Match to be *, got a version")
@@ -108,12 +108,12 @@ def _parameters(query: str) -> dict[str, str]:
         raise Refusal(400, f"expected at most {_MOST_PARAMETERS} parameters, got more") from None
 
 
-async def _admit(grants: Grants, path: str, token: str) -> tuple[Actor, Grant | None]:
+async def admit(grants: Grants, path: str, right: Right, token: str) -> tuple[Actor, Grant | None]:
     """Return who asks, and what the token gives; None: everything. Raises Unauthorized."""
     grant = await grants.take_token(token, path)
-    if grant is not None and not grant.allows(path, Right.MANAGE, time.time()):
-        raise Unauthorized(f"expected a key with the right {Right.MANAGE.value}, got one without it")
-    return grants.actor(path, Right.MANAGE), grant
+    if grant is not None and not grant.allows(path, right, time.time()):
+        raise Unauthorized(f"expected a key with the right {right.value}, got one without it")
+    return grants.actor(path, right), grant
 
 
 async def _check_destinations(
@@ -132,38 +132,3 @@ async def _check_destinations(
         token = headers.get(header) or headers.get("authorization", "")
         await grants.take_token(token, to)
         grants.require(to, Right.SEND)
-
-
-async def _body(receive: Receive) -> bytes:
-    """Return the body of a request. Raises Refusal."""
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(_LONGEST_BODY):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise Refusal(400, "expected a whole request, got a part of one")
-                body = message.get("body", b"")
-                size += len(body)
-                if size <= _LARGEST:
-                    parts.append(body)
-                if not message.get("more_body", False):
-                    break
-    except TimeoutError:
-        raise Refusal(408, "expected a whole request in time, got a part of one") from None
-    if size > _LARGEST:
-        raise Refusal(413, f"expected an entry of at most {_LARGEST} bytes, got {size}")
-    return b"".join(parts)
-
-
-async def _send(send: Send, status: int, body: bytes, kind: bytes) -> None:
-    headers = [
-        (b"content-type", kind),
-        (b"content-length", str(len(body)).encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
-    if status == 408:
-        headers.append((b"connection", b"close"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,162 @@
+"""Requests below `/$emulator/`: namespaces made, reset and moved in time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+
+from lazaretto.door.atom.application import admit
+from lazaretto.door.atom.refusals import Refusal, refusal_of
+from lazaretto.door.exchange import body_of, send_answer
+from lazaretto.door.foreign import check_page
+from lazaretto.door.grants import Grants
+from lazaretto.door.http import CONTROL
+from lazaretto.door.signatures import Right, policy_of
+from lazaretto.emulator.namespaces import FIRST, OpenNamespace, label_of
+from lazaretto.model.clock import iso
+from lazaretto.serving.http import Receive, Scope, Send, seat_of
+
+if TYPE_CHECKING:
+    from lazaretto.emulator.console import ConsoleDesk
+    from lazaretto.emulator.server import Emulator
+
+_log = logging.getLogger("lazaretto.emulator")
+_LARGEST: Final = 64 << 10
+#: Where the pages for people begin.
+CONSOLE: Final = f"{CONTROL}/console"
+_JSON: Final = b"application/json"
+#: Seconds that one move of the clock may be: a hundred years.
+_LONGEST: Final = 36_500 * 86_400.0
+
+
+class Advance(msgspec.Struct, forbid_unknown_fields=True):
+    """By how much the clock is moved."""
+
+    seconds: float
+
+
+class Clear(msgspec.Struct, forbid_unknown_fields=True):
+    """The path of the queue, topic or subscription to empty."""
+
+    entity: str
+
+
+class Request(msgspec.Struct):
+    """A request. `rest`: what follows the name in its path."""
+
+    name: str
+    rest: str
+    body: bytes
+
+
+class Control:
+    """Answers those who run tests. `consoles`: the pages for people; None: there are none."""
+
+    def __init__(self, emulator: Emulator, consoles: ConsoleDesk | None) -> None:
+        self._emulator = emulator
+        self._namespaces = emulator.namespaces
+        self._consoles = consoles
+        self._verbs: Mapping[tuple[str, str], Callable[[Request], Awaitable[Any]]] = {
+            ("GET", "namespaces"): self._list,
+            ("PUT", "namespaces"): self._make,
+            ("DELETE", "namespaces"): self._throw_away,
+            ("POST", "reset"): self._reset,
+            ("POST", "clear"): self._clear,
+            ("GET", "clock"): self._tell_time,
+            ("POST", "clock/advance"): self._advance,
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, as ASGI has it."""
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        seen: Callable[[str], bool] = lambda path: False  # noqa: E731
+        try:
+            namespace, name = self._asked_for(scope, headers)
+            door = namespace.door
+            grants = Grants(door.keys, door.guard, seat_of(scope))
+            seen = grants.sees
+            if not door.keys.wanted:
+                check_page(headers, any_host=door.insecure, host_names=door.host_names)
+            if self._consoles is not None and f"{scope['path']}/".startswith(f"{CONSOLE}/"):
+                grants.know()
+                await self._consoles.of(namespace, _host_of(headers))(scope, receive, send)
+                return
+            await admit(grants, CONTROL.strip("/"), Right.MANAGE, headers.get("authorization", ""))
+            status, body = await self._answer(scope, name, receive)
+        except Exception as error:
+            refusal = refusal_of(error, seen)
+            status, body = refusal.status, {"status": refusal.status, "detail": refusal.detail}
+            if status == 500:
+                _log.error("a request failed: %s", type(error).__name__, exc_info=error)
+        await send_answer(send, status, b"" if body is None else msgspec.json.encode(body), _JSON)
+
+    def _asked_for(self, scope: Scope, headers: Mapping[str, str]) -> tuple[OpenNamespace, str]:
+        """Return the namespace that a request is for, and its name: by its query, host or key."""
+        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=10))
+        if "namespace" in query:
+            return self._namespaces.named(query["namespace"]), query["namespace"]
+        key_name = policy_of(headers.get("authorization", ""))
+        for name in (label_of(headers.get("host", "")), key_name.lower()):
+            if name in self._namespaces.names():
+                return self._namespaces.named(name), name
+        return self._namespaces.named(FIRST), FIRST
+
+    async def _answer(self, scope: Scope, name: str, receive: Receive) -> tuple[int, Any]:
+        body = await body_of(receive, _LARGEST)
+        path = scope["path"].removeprefix(CONTROL).strip("/")
+        verb, rest = path, ""
+        if path.startswith("namespaces/"):
+            verb, _, rest = path.partition("/")
+        act = self._verbs.get((scope["method"], verb))
+        if act is None:
+            names = ", ".join(f"{method} {CONTROL}/{verb}" for method, verb in self._verbs)
+            raise Refusal(404, f"expected one of {names}")
+        answer = await act(Request(name, unquote(rest), body))
+        return (204 if answer is None else 200), answer
+
+    async def _list(self, _: Request) -> list[dict[str, str]]:
+        return [self._described(name) for name in (FIRST, *self._namespaces.names())]
+
+    async def _make(self, request: Request) -> dict[str, str]:
+        if not request.rest:
+            raise Refusal(400, f"expected the name of a namespace, as in PUT {CONTROL}/namespaces/test-1")
+        await self._namespaces.open(request.rest)
+        return self._described(request.rest.lower())
+
+    async def _throw_away(self, request: Request) -> None:
+        await self._namespaces.close(request.rest)
+
+    async def _reset(self, request: Request) -> None:
+        await self._namespaces.reset(request.name)
+
+    async def _clear(self, request: Request) -> None:
+        await self._namespaces.named(request.name).clear(_decode(request.body, Clear).entity)
+
+    async def _tell_time(self, request: Request) -> dict[str, str]:
+        return {"now": iso(self._namespaces.named(request.name).door.now())}
+
+    async def _advance(self, request: Request) -> dict[str, str]:
+        seconds = _decode(request.body, Advance).seconds
+        if not 0 <= seconds <= _LONGEST:
+            raise Refusal(400, f"expected from 0 to {_LONGEST:.0f} seconds, got {seconds:g}")
+        self._namespaces.named(request.name).clock.advance(seconds)
+        return await self._tell_time(request)
+
+    def _described(self, name: str) -> dict[str, str]:
+        return {"name": name, "connection_string": self._emulator.connection_string(name)}
+
+
+def _host_of(headers: Mapping[str, str]) -> str:
+    host = headers.get("host", "")
+    return host if host.endswith("]") else host.rpartition(":")[0] or host
+
+
+def _decode(body: bytes, kind: type[Any]) -> Any:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refusal(400, f"expected JSON such as this request takes: {error}") from None

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from cli_program import Program, set_aside
 
+from lazaretto import Message
+
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Program:
@@ -55,6 +57,23 @@ def test_all_are_listed(cli: Program) -> None:
     assert found["plan_repair"]["permission"] == "operate"
 
 
+def test_programs_that_follow_from_a_change(cli: Program) -> None:
+    """Their arguments and options are its fields; what nothing takes back, they ask before."""
+    with cli.broker() as broker:
+        broker.triage("orders")
+        broker.sender("orders").send([Message(b"a"), Message(b"b")])
+    done = cli.ok("triage", "purge", "orders", "1", "--actor", "ann").out
+    assert done == "set 3 dead letters of cause 1 of orders aside; 0 remain\n"
+    assert cli.ok("triage", "restore", "orders", "--json").json == {"letters": 3, "remaining": 0}
+    assert cli("queue", "delete-messages", "orders", "1").code == 2
+    assert cli.ok("queue", "delete-messages", "orders", "1", "--yes").out == "deleted 1 messages of orders\n"
+    assert cli("triage", "purge", "orders", "9").code == 3
+    assert cli("session", "free", "orders", "s").code == 1
+    with cli.broker() as broker:
+        assert broker.queue("orders").counts.active == 1
+        assert [entry.actor for entry in broker.audit() if entry.action == "purge"] == ["ann"]
+
+
 #: Changes by programs of their own, in an order in which each has what it needs.
 CHANGES = [
     "queue create parts --lock-duration 5",
@@ -64,6 +83,9 @@ CHANGES = [
     "breaker open orders",
     "triage note orders 1 known",
     "triage recount orders",
+    "triage purge orders 1",
+    "triage restore orders",
+    "queue delete-messages other 1 --yes",
     "dead-letter purge orders 1",
     "dead-letter restore orders 1",
     "dead-letter move orders 1 --to other",

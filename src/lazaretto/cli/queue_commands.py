@@ -14,12 +14,13 @@ from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.entity_commands import Entity, Texts, add_entity, key_of, messages_of
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.option_facts import option_facts, option_sections
 from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import given_options, queue_changes, queue_settings
-from lazaretto.commands import CreateQueue, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
+from lazaretto.commands import CreateQueue, DeleteMessages, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.descriptions import Culprit, QueueDescription
 from lazaretto.model.entities import QueueStatus
@@ -228,3 +229,13 @@ def resume(
         call.run(broker, ResumeQueue(path=queue, verdict=None if verdict is None else verdict.value))
         resumed = broker.queue(queue)
     call.print(resumed, f"resumed {queue}: {resumed.status.value}")
+
+
+add_change(
+    queues,
+    "delete-messages",
+    DeleteMessages,
+    "Delete the first active messages of a queue.\n\n"
+    "Messages that are locked, deferred or scheduled stay. It asks first, unless --yes is given.",
+    "deleted {answer} messages of {path}",
+)

@@ -10,8 +10,9 @@ import typer
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.commands import ResumeSession
+from lazaretto.commands import FreeSession, ResumeSession
 from lazaretto.model.descriptions import SessionDescription
 
 commands = Group()
@@ -89,6 +90,15 @@ def _facts(found: SessionDescription) -> list[tuple[str, object]]:
         why = f"message {held.sequence_number} since {output.shown_time(held.time)}: {held.reason}"
         facts.append(("held back by", f"{why} ({held.mode.value}){told}"))
     return facts
+
+
+add_change(
+    sessions,
+    "free",
+    FreeSession,
+    "Take a session's lock from its receiver.\n\nWhat it has not settled can be received again.",
+    "freed session {session} of {path}",
+)
 
 
 @sessions.command("resume")

@@ -12,6 +12,7 @@ from lazaretto.cli import hour_chart, output
 from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.commands import CommandGroup
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import future, past
@@ -20,7 +21,9 @@ from lazaretto.commands import (
     AcknowledgeCause,
     MergeCauses,
     NoteCause,
+    PurgeCause,
     RecountCauses,
+    RestorePurged,
     SplitCause,
     UnmergeCauses,
 )
@@ -296,6 +299,23 @@ def acknowledge(
         cause = broker.cause(queue, number)
     how = "no longer known" if until is None else f"known until {output.shown_time(until)}"
     call.print(cause, f"cause {number} of {queue} is {how}")
+
+
+add_change(
+    causes,
+    "purge",
+    PurgeCause,
+    "Set the dead letters of a cause aside for 7 days.\n\n"
+    "It takes up to 10,000; run it again while some remain. `lazaretto triage restore` takes it back.",
+    "set {answer[letters]} dead letters of cause {number} of {path} aside; {answer[remaining]} remain",
+)
+add_change(
+    causes,
+    "restore",
+    RestorePurged,
+    "Bring back dead letters that were set aside.\n\nIt takes up to 10,000; run it again while some remain.",
+    "restored {answer[letters]} dead letters of {path}; {answer[remaining]} remain set aside",
+)
 
 
 @causes.command("recount")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import inspect
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
@@ -47,6 +49,9 @@ class Touch(NamedTuple):
         if not self.runs or not other.runs:
             return True
         return any(a <= d and c <= b for a, b in self.runs for c, d in other.runs)
+
+
+_HINT: Final = re.compile(r"`(\w+)`: (.*?)(?=\.(?:\s|$)|; null|$)", re.DOTALL)
 
 
 @dataclasses.dataclass(slots=True)
@@ -128,6 +133,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def told(self, answer: Any) -> Any:
         """Return the answer to whoever ran it, from that of the operation as JSON."""
         return answer
+
+
+def hints_of(kind: type[Command]) -> dict[str, str]:
+    """Return what the docstring of a command says of its fields, without the points at the ends."""
+    return {name: " ".join(text.split()) for name, text in _HINT.findall(inspect.getdoc(kind) or "")}
 
 
 class CommandOf(Command, Generic[T], frozen=True, kw_only=True):

@@ -144,7 +144,7 @@ def restore(tx: Transaction, path: EntityPath, numbers: Sequence[int], actor: st
 class PurgeCause(OfPath[PartReport], frozen=True, kw_only=True):
     """Set the dead letters of a cause aside for 7 days, up to 10,000 at once.
 
-    The answer has how many these were, and how many remain for another time.
+    `number`: that of the cause. The answer has how many these were, and how many remain for another time.
     """
 
     action = "purge"
@@ -164,7 +164,10 @@ class PurgeCause(OfPath[PartReport], frozen=True, kw_only=True):
 
 
 class RestorePurged(OfPath[PartReport], frozen=True, kw_only=True):
-    """Bring back what was set aside at a time, or all that was set aside for null, up to 10,000 at once."""
+    """Bring back what was set aside at a time, or all that was set aside for null, up to 10,000 at once.
+
+    `at`: when it was set aside.
+    """
 
     action = "restore"
     at: datetime | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import re
 import types
 import typing
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from lazaretto.commands import COMMANDS, Command
+from lazaretto.engine.command import hints_of
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.entities import (
     OPTIONS_OF_TOPICS,
@@ -37,7 +37,6 @@ _OPTIONS: Final = ("options", "changes")
 _OWN: Final = ("back", "did")
 #: Places that a form can name, suggested while somebody types.
 _PLACES: Final = 200
-_HINT = re.compile(r"`(\w+)`: (.*?)(?=\.(?:\s|$)|; null|$)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Field:
 def fields_of(kind: type[Command], typed: Mapping[str, str]) -> list[Field]:
     """Return the fields of a command's form. Those that it needs and that are known already are hidden."""
     hints = typing.get_type_hints(kind, include_extras=True)
-    texts = {name: " ".join(text.split()) for name, text in _HINT.findall(inspect.getdoc(kind) or "")}
+    texts = hints_of(kind)
     fields = []
     for field in msgspec.structs.fields(kind):
         if field.name in _OPTIONS and kind.options_class is not None:

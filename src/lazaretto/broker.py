@@ -143,7 +143,7 @@ class Broker(
                 f"expected an open store, got {shown(store)}; lazaretto.connect(address) makes a broker"
             )
         self._store = store
-        self._rotation: dict[str, str] = {}
+        self._rotation: dict[str, str | None] = {}
         try:
             # Looked for first, so that opening a store writes nothing, nor waits for who is writing.
             system, spread = store.read(
@@ -262,13 +262,13 @@ class Broker(
         since = moment("state_set_after", state_set_after)
         most = 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30)
         if after is not None:
-            text("after", after, LONGEST_ID)
+            text("after", after, LONGEST_ID, 0)
         return look(self._store, lambda tx: list_sessions(tx, parsed, since, after, most, active=active))
 
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return a session's description. Raises MessageNotFound if the session is empty."""
         parsed = EntityPath.parse(path)
-        wanted = text("session_id", session_id, LONGEST_ID)
+        wanted = text("session_id", session_id, LONGEST_ID, 0)
         return look(self._store, lambda tx: describe_session(tx, parsed, wanted))
 
     def workers(self) -> list[Worker]:

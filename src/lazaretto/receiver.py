@@ -92,18 +92,18 @@ class Receiver(MessageVerbs, Closing):
         path: EntityPath,
         mode: Mode = "peek_lock",
         session: str | NextSession | None = None,
-        rotation: dict[str, str] | None = None,
+        rotation: dict[str, str | None] | None = None,
         *,
         accept: bool = True,
     ) -> None:
         check_mode(mode)
         if session is not None and session is not NEXT_SESSION:
-            text("session", session, LONGEST_ID)
+            text("session", session, LONGEST_ID, 0)
         self._store = store
         self._path = path
         self._mode: Mode = mode
         self._wanted = session
-        self._rotation = {} if rotation is None else rotation
+        self._rotation: dict[str, str | None] = {} if rotation is None else rotation
         self._lock: Lock | None = None
         self._maybe_locked: Lock | None = None
         #: Whether another receiver locked the session, and is to release it.
@@ -246,7 +246,7 @@ class Receiver(MessageVerbs, Closing):
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         whole("from_sequence_number", from_sequence_number, 0, 1 << 62)
         if session_id is not None:
-            text("session_id", session_id, LONGEST_ID)
+            text("session_id", session_id, LONGEST_ID, 0)
         return look(
             self._store, lambda tx: peek(tx, self._path, max_messages, from_sequence_number, session_id)
         )
@@ -333,7 +333,7 @@ class Receiver(MessageVerbs, Closing):
         as it is. Raises NotAllowed for a receiver of a session, SessionLockLost.
         """
         self._refuse_closed()
-        text("session_id", session_id, LONGEST_ID)
+        text("session_id", session_id, LONGEST_ID, 0)
         text("name", name, LONGEST_NAME)
         if self._wanted is not None:
             raise NotAllowed("expected a receiver without a session, got one with session=…")
@@ -373,11 +373,11 @@ class Receiver(MessageVerbs, Closing):
             if self._lock is None:
                 self._lock = yield from self._waiting(lambda: self._try_accept(wanted, name), end)
                 if self._lock is not None:
-                    self._rotation[self._path.key] = self._lock.session_id or ""
+                    self._rotation[self._path.key] = self._lock.session_id
         return self._lock is not None
 
     def _try_accept(self, wanted: str | None, name: str | None) -> Steps[Lock | None]:
-        operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key, ""), name)
+        operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key), name)
         try:
             found: Lock | None = yield from outcome_of(Do(operation, self._release_lock))
             return found

@@ -200,7 +200,7 @@ def test_lines_from_a_file_in_commits_of_a_thousand(cli: Program, tmp_path: Path
         (b'{"body_base64": "?"}', "expected body_base64 to be base64"),
         (b'{"body_base64": 5}', "expected body_base64 to be base64"),
         (b'{"body": "x", "session_id": 5}', "expected session_id to be text"),
-        (b'{"body": "x", "session_id": ""}', "expected session_id of 1 to 128"),
+        (b'{"body": "x", "message_id": ""}', "expected message_id of 1 to 128"),
         (b'{"body": "x", "time_to_live": "soon"}', "expected time_to_live"),
         (b'{"body": "x", "time_to_live": -1}', "expected time_to_live"),
         (b'{"body": "x", "time_to_live": {}}', "expected time_to_live"),

@@ -138,11 +138,11 @@ class TestForwardTo:
         assert bodies(broker.peek("b", 10)) == [b"1"]
 
     def test_partitions_tell_duplicates_apart_there(self, broker: Broker) -> None:
-        create(broker, "b", requires_duplicate_detection=True)
+        create(broker, "b", requires_duplicate_detection=True, partitions=4)
         create(broker, "a", forward_to="b")
         for body, partition in ((b"1", "p"), (b"2", "q"), (b"3", "p")):
             send(broker, body, path="a", message_id="same", partition_key=partition)
-        assert bodies(broker.peek("b", 10)) == [b"1", b"2"]
+        assert sorted(bodies(broker.peek("b", 10))) == [b"1", b"2"]
 
     def test_without_a_session_it_dies_in_a_destination_that_needs_one(self, broker: Broker) -> None:
         create(broker, "b", requires_session=True)

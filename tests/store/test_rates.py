@@ -24,6 +24,7 @@ from lazaretto import (
 )
 from lazaretto.engine.timers import CleanUp
 from lazaretto.errors import EntityNotFound, InvalidOption, MessageLockLost
+from lazaretto.model.clock import to_datetime
 
 from .actions import create, send, set_aside, stored
 
@@ -62,6 +63,26 @@ def test_counts_of_each_minute_and_hour(broker: Broker, clock: ManualClock) -> N
     letters = broker.receiver("q/$deadletterqueue")
     letters.complete(letters.receive(5))
     assert counts(broker, limit=1) == [(0, 0, 0, 0, 0)]
+
+
+def test_when_an_entity_was_used_last(broker: Broker, clock: ManualClock) -> None:
+    create(broker)
+    broker.create_topic("t")
+    broker.create_subscription("t", "s")
+    clock.advance(60 - clock.now() // 1_000_000 % 60)
+    assert broker.queue("q").accessed == broker.queue("q").updated
+    clock.advance(600)
+    minute = to_datetime(clock.now())
+    clock.advance(20)
+    send(broker, b"x")
+    send(broker, b"x", path="t")
+    # Asking for rates writes what is counted.
+    assert broker.rates("q")[-1].sent == 1
+    found = broker.subscription("t", "s").queue.accessed, broker.topic("t").accessed
+    assert found == (minute, minute)
+    clock.advance(3 * DAY)
+    (queue,) = [one for one in broker.queues() if one.path == "q"]
+    assert queue.accessed >= minute
 
 
 def test_all_queues_together(broker: Broker, clock: ManualClock) -> None:

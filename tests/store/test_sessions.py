@@ -348,6 +348,60 @@ class TestRefusals:
         assert broker.receiver("plain").receive()[0].session_id == "a"
 
 
+class TestEmptyId:
+    """The empty text is a session like others."""
+
+    def test_it_comes_first_and_in_turn(self, broker: Broker) -> None:
+        for session in ("b", "", "a"):
+            send(broker, session.encode() + b"!", session_id=session)
+        assert broker.sessions("q") == ["", "a", "b"]
+        assert broker.sessions("q", after="") == ["a", "b"]
+        found = []
+        for _ in range(3):
+            with broker.receiver("q", session=NEXT_SESSION) as receiver:
+                (message,) = receiver.receive(5)
+                found.append((receiver.session_id, message.session_id, message.body))
+                receiver.complete(message)
+        assert found == [("", "", b"!"), ("a", "a", b"a!"), ("b", "b", b"b!")]
+
+    def test_nobody_waits_while_others_take_turns(self, broker: Broker) -> None:
+        _fill(broker, a="1234")
+        send(broker, b"5", session_id="")
+        taken = []
+        for _ in range(3):
+            with broker.receiver("q", session=NEXT_SESSION) as receiver:
+                taken.append(receiver.receive()[0].session_id)
+                assert receiver.session_id == taken[-1]
+        assert taken == ["", "a", ""]
+
+    def test_its_lock_state_and_messages(self, broker: Broker) -> None:
+        send(broker, b"1", session_id="")
+        send(broker, b"2", session_id="")
+        receiver = broker.receiver("q", session="")
+        with pytest.raises(SessionCannotBeLocked, match="session '' of 'q' is locked"):
+            broker.receiver("q", session="")
+        assert bodies(broker.peek("q", 5, session_id="")) == [b"1", b"2"]
+        receiver.set_session_state(b"state")
+        (first,) = receiver.receive()
+        receiver.defer(first)
+        (first,) = receiver.receive_deferred([first.sequence_number])
+        receiver.complete(first)
+        receiver.dead_letter(receiver.receive())
+        assert receiver.get_session_state() == b"state"
+        (letter,) = broker.dead_letters("q")
+        assert letter.message is not None
+        assert letter.message.session_id == ""
+        assert broker.session("q", "").has_state
+
+    @pytest.mark.partitioned
+    def test_its_order_in_any_queue(self, broker: Broker, queues: str) -> None:
+        create(broker, "p", requires_session=True)
+        for number in range(8):
+            send(broker, b"%d" % number, path="p", session_id="")
+        receiver = broker.receiver("p", session="")
+        assert bodies(receiver.receive(8)) == [b"%d" % number for number in range(8)]
+
+
 def test_dead_letters_are_read_without_a_session_and_keep_its_id(broker: Broker) -> None:
     _fill(broker, a="x")
     receiver = broker.receiver("q", session="a")

@@ -14,20 +14,20 @@ from lazaretto.door.atom.feeds import INSTANCE
 from lazaretto.door.atom.markup import element, parse
 from lazaretto.door.atom.rules import described, rule_of
 from lazaretto.door.atom.settings import ELEMENTS, changes_of, told
-from lazaretto.door.atom.values import FOREVER, read_duration
+from lazaretto.door.atom.values import FOREVER, read_seconds
 from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.spans import write_duration
 
 BASE = "http://localhost:5672"
-SECOND = 10_000_000
+SECOND = 1_000_000
 DAY = 86_400 * SECOND
 
 
-def duration(ticks: int) -> str:
-    """Return tenths of a microsecond as .NET writes them."""
-    seconds, rest = divmod(ticks, SECOND)
-    return f"PT{seconds}.{rest:07}S" if rest else f"PT{seconds}S"
+def duration(micros: int) -> str:
+    """Return microseconds, the shortest time that Python has, as .NET writes them."""
+    seconds, rest = divmod(micros, SECOND)
+    return f"PT{seconds}.{rest:06}S" if rest else f"PT{seconds}S"
 
 
 def durations(least: int, most: int) -> st.SearchStrategy[str]:
@@ -48,7 +48,7 @@ VALUES: dict[str, st.SearchStrategy[str]] = {
     "DuplicateDetectionHistoryTimeWindow": durations(20 * SECOND, 7 * DAY),
     "MaxDeliveryCount": st.integers(1, 2_147_483_647).map(str),
     "AutoDeleteOnIdle": durations(300 * SECOND, 3650 * DAY) | st.just(FOREVER),
-    "MaxMessageSizeInKilobytes": st.integers(1, 102_400).map(str),
+    "MaxMessageSizeInKilobytes": st.integers(1024, 102_400).map(str),
     "UserMetadata": st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=50),
     **dict.fromkeys(("ForwardTo", "ForwardDeadLetteredMessagesTo"), ADDRESSES),
     **dict.fromkeys(
@@ -85,7 +85,7 @@ def test_an_entity_reads_back_as_it_was_written(drawn: tuple[str, dict[str, str]
             "ForwardTo",
             "ForwardDeadLetteredMessagesTo",
         ):
-            assert round(read_duration(read[name]) * SECOND) == round(read_duration(text) * SECOND), name
+            assert round(read_seconds(read[name]) * SECOND) == round(read_seconds(text) * SECOND), name
         elif name.startswith("Forward") and "://" not in text:
             assert read[name] == text or read[name].endswith(f"/{text}")
         else:
@@ -100,7 +100,7 @@ def typed(kind: str, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[
 
 def moment(ticks: int) -> str:
     """Return a time of .NET, with its tenths of a microsecond."""
-    seconds, rest = divmod(ticks, SECOND)
+    seconds, rest = divmod(ticks, 10_000_000)
     return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:07}Z"
 
 

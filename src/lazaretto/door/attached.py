@@ -11,7 +11,7 @@ import msgspec
 
 from lazaretto.aio import AsyncReceiver
 from lazaretto.amqp import AmqpError, Link, Session
-from lazaretto.amqp.conditions import INVALID_FIELD
+from lazaretto.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED
 from lazaretto.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
+#: What .NET's clients ask for to share a session, with the code that the filter may have instead of its name.
+_SHARED_FILTERS: Final = ("com.microsoft:non-exclusive-session-filter", 83_483_426_830)
 _LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
 _DESTINATION: Final = "com.microsoft:transfer-destination-address"
 _TIMEOUT: Final = "com.microsoft:timeout"
@@ -281,6 +283,13 @@ def _is_of(link: Link, path: str) -> bool:
 def _session_of(source: Source) -> str | NextSession | None:
     """Return the session that a source asks for; None: no session. Raises AmqpError."""
     filters = source.filter or {}
+    for name, value in filters.items():
+        if {name, value.descriptor if isinstance(value, Described) else None} & {*_SHARED_FILTERS}:
+            raise AmqpError(
+                NOT_IMPLEMENTED,
+                f"expected a receiver that has its session alone, got the filter {_SHARED_FILTERS[0]}: "
+                "this server has no sessions that several receivers share",
+            )
     if _SESSION_FILTER not in filters:
         return None
     wanted = filters[_SESSION_FILTER]

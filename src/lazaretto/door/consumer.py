@@ -47,7 +47,7 @@ class Consumer:
         self._link = link
         self.path = path
         self.receiver = receiver
-        self._deletes = deletes
+        self.deletes = deletes
         self._order = peer.links.order(link)
         self._changed = asyncio.Event()
         self._waiting: asyncio.Task[list[ReceivedMessage]] | None = None
@@ -61,6 +61,11 @@ class Consumer:
         # A task that is cancelled before it begins runs nothing of its own.
         self._task.add_done_callback(lambda _: peer.start(self._close()))
         self._keeping = None if receiver.session_id is None else peer.start(self._keep_session())
+
+    @property
+    def name(self) -> str:
+        """The link's name, which its client chose."""
+        return self._link.name
 
     @property
     def alive(self) -> bool:
@@ -138,7 +143,7 @@ class Consumer:
         until = self.receiver.session_locked_until
         while until is not None:
             left = (until - self._peer.door.now()).total_seconds()
-            await self._peer.door.sleep(max(left / 2 if self._deletes else left + 0.01, _SOON))
+            await self._peer.door.sleep(max(left / 2 if self.deletes else left + 0.01, _SOON))
             until = await self._session_locked_until()
         link = self._link
         lost = SessionLockLost(f"the lock on session {self.receiver.session_id!r} expired")
@@ -148,7 +153,7 @@ class Consumer:
 
     async def _session_locked_until(self) -> datetime | None:
         """Return when the session's lock runs out now; None: it has."""
-        if self._deletes:
+        if self.deletes:
             return await self.receiver.renew_session_lock()
         until, session = self.receiver.session_locked_until, self.receiver.session_id
         assert until is not None and session is not None
@@ -186,7 +191,7 @@ class Consumer:
         except Exception as fault:
             self._fail(fault)
             self._task.cancel()
-        if self._spare and not self._deletes:
+        if self._spare and not self.deletes:
             back, self._spare = self._spare, []
             self._peer.begin()
             done = functools.partial(self._given_back, self._order.begin(Kind.CHANGE))
@@ -232,7 +237,7 @@ class Consumer:
             finally:
                 self._waiting = None
         handed_over = self._offer()
-        if self._spare and not self._deletes:
+        if self._spare and not self.deletes:
             back, self._spare = self._spare, []
             await self.receiver.release(back)
         if drains and link.attached and link.drain and not handed_over:
@@ -246,7 +251,7 @@ class Consumer:
         head = swapped = b""
         for message in messages:
             lock = message.lock
-            if lock is None or self._deletes:
+            if lock is None or self.deletes:
                 transfer(link, encode_message(message, deleted=True), b"", settled=True)
                 continue
             # Messages received together share one object.

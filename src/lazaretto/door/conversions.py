@@ -12,6 +12,7 @@ import msgspec
 from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode_section
 from lazaretto.amqp.composites import encode_composite
 from lazaretto.amqp.values import Int, Symbol, Timestamp
+from lazaretto.door.numbers import written_number
 from lazaretto.door.plain_messages import (
     DEAD_LETTER_SOURCE,
     ENQUEUE_SEQUENCE_NUMBER,
@@ -26,7 +27,9 @@ from lazaretto.door.plain_messages import (
     STATES,
     encode_plain,
     recorded_of,
+    source_of,
     time_to_live,
+    written,
 )
 from lazaretto.door.residue import (
     Residue,
@@ -244,14 +247,14 @@ def _annotations(
     """Return what the broker says of a message; as Service Bus, nothing that says nothing."""
     scheduled = message.scheduled_enqueue_time
     said: dict[str, Any] = {
-        SEQUENCE_NUMBER: message.sequence_number,
+        SEQUENCE_NUMBER: written_number(message.sequence_number),
         ENQUEUED_TIME: message.enqueued_time,
         LOCKED_UNTIL: None if locked_until is None else Timestamp(locked_until // 1000),
         MESSAGE_STATE: None if state not in STATES else Int(STATES[state]),
-        ENQUEUE_SEQUENCE_NUMBER: message.enqueued_sequence_number,
+        ENQUEUE_SEQUENCE_NUMBER: written(message.enqueued_sequence_number),
         PARTITION_KEY: message.partition_key,
         SCHEDULED_TIME: scheduled,
-        DEAD_LETTER_SOURCE: message.dead_letter_source,
+        DEAD_LETTER_SOURCE: source_of(message.headers),
     }
     return {Symbol(name): value for name, value in said.items() if value is not None}
 

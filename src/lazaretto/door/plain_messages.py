@@ -14,6 +14,7 @@ from typing import Any, Final
 from lazaretto.amqp import Section, encode, encode_section
 from lazaretto.amqp.encode import NULL, described, long, map_of_raw, string, symbol, timestamp, uint
 from lazaretto.amqp.values import Int, Symbol
+from lazaretto.door.numbers import written_number
 from lazaretto.door.residue import typed, typed_all
 from lazaretto.model.entities import MessageState
 from lazaretto.model.headers import (
@@ -133,6 +134,17 @@ def _header(ttl: int | None, delivery_count: int) -> bytes:
     return described(Section.HEADER, (NULL, NULL, left, NULL, uint(delivery_count)))
 
 
+def written(number: int | None) -> int | None:
+    """Return a number as clients get it, None for None."""
+    return None if number is None else written_number(number)
+
+
+def source_of(headers: Headers) -> str | None:
+    """Return which entity's dead letter a message was, with a subscription as Service Bus writes it."""
+    path = headers.dead_letter_source
+    return None if path is None else path.replace("/subscriptions/", "/Subscriptions/")
+
+
 def _annotations(
     message: StoredMessage, headers: Headers, locked_until: int | None, state: MessageState | None
 ) -> bytes:
@@ -141,12 +153,12 @@ def _annotations(
     )
     if plain and locked_until is not None and state is None and message.enqueued_sequence_number is None:
         return _locked(
-            _BEGIN, 0x81, message.sequence_number,
+            _BEGIN, 0x81, written_number(message.sequence_number),
             _NAMES[ENQUEUED_TIME], 0x83, message.enqueued // 1000,
             _NAMES[LOCKED_UNTIL], 0x83, locked_until // 1000,
         )  # fmt: skip
     raw = _numbered(
-        _NAMES[SEQUENCE_NUMBER], 0x81, message.sequence_number,
+        _NAMES[SEQUENCE_NUMBER], 0x81, written_number(message.sequence_number),
         _NAMES[ENQUEUED_TIME], 0x83, message.enqueued // 1000,
     )  # fmt: skip
     count = 4
@@ -155,10 +167,10 @@ def _annotations(
         count += 2
     for name, value in (
         (MESSAGE_STATE, None if state not in STATES else Int(STATES[state])),
-        (ENQUEUE_SEQUENCE_NUMBER, message.enqueued_sequence_number),
+        (ENQUEUE_SEQUENCE_NUMBER, written(message.enqueued_sequence_number)),
         (PARTITION_KEY, headers.partition_key),
         (SCHEDULED_TIME, None if headers.scheduled_enqueue_time is None else message.scheduled_enqueue_time),
-        (DEAD_LETTER_SOURCE, headers.dead_letter_source),
+        (DEAD_LETTER_SOURCE, source_of(headers)),
     ):
         if value is not None:
             raw += _NAMES[name] + encode(value)

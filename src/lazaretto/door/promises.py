@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
+from lazaretto.door.numbers import read_number
 from lazaretto.errors import MessageNotFound
 
 #: Promised numbers begin here, beyond all that a queue gives.
@@ -36,7 +37,7 @@ class Promises:
     def number_of(self, told: int) -> int:
         """Return the number that a client means. Raises MessageNotFound for a promise that was not kept."""
         if told < _FIRST:
-            return told
+            return read_number(told)
         if told not in self._kept:
             raise MessageNotFound("expected the number of a scheduled message, got one that was never given")
         return self._kept[told]

@@ -13,6 +13,7 @@ from lazaretto.amqp.values import Array
 from lazaretto.door.answers import Settlement, Verb
 from lazaretto.door.consumer import Consumer
 from lazaretto.door.conversions import encode_message, message_of, properties_of
+from lazaretto.door.numbers import read_number, written_number
 from lazaretto.door.replies import Answer
 from lazaretto.door.residue import moment_of
 from lazaretto.door.rules import described_rule, rule_of, subscription_of
@@ -85,29 +86,61 @@ class Request(NamedTuple):
         """Return the messages that the lock tokens stand for, whoever has them. Raises MessageLockLost."""
         return await self.peer.door.settler(self.path).messages_held(self.tokens())
 
+    @property
+    def session_id(self) -> str | None:
+        """The session that the request is about: the one that it names, or that of the link that it names.
+
+        Some clients leave an empty id out.
+        """
+        if "session-id" in self.body:
+            return _text(self.body["session-id"])
+        link = self.properties.get("associated-link-name")
+        of_link = (one for one in self.peer.links.held(Consumer) if one.name == link)
+        return next((one.receiver.session_id for one in of_link), None)
+
     async def session(self) -> AsyncReceiver:
         """Return a receiver with the lock on the session: of this connection, or of one at any door.
 
         For the latter the client has to name the link that took it. Raises SessionLockLost.
         """
-        wanted, link = self.body.get("session-id"), self.properties.get("associated-link-name")
-        for consumer in self.peer.links.held(Consumer):
-            if (
-                consumer.path.lower() == self.path.lower()
-                and consumer.receiver.session_id == wanted is not None
-            ):
-                return consumer.receiver
-        if not isinstance(wanted, str) or not isinstance(link, str) or not link:
+        session_id, link = self.session_id, self.properties.get("associated-link-name")
+        consumer = self._consumer(session_id)
+        if consumer is not None:
+            return consumer.receiver
+        return await self._joined(session_id, link)
+
+    async def locking(self) -> AsyncReceiver:
+        """Return a receiver that locks what it takes: with the session, if the request is about one."""
+        session_id = self.session_id
+        if session_id is None:
+            return self.peer.door.settler(self.path)
+        consumer = self._consumer(session_id)
+        if consumer is not None and consumer.deletes:
+            # What is deferred is taken under a lock also for a link that deletes what it takes.
+            return await self._joined(session_id, consumer.name)
+        return await self.session()
+
+    def _consumer(self, session_id: str | None) -> Consumer | None:
+        """Return the link of this connection that has a session of the entity."""
+        of_entity = (
+            one
+            for one in self.peer.links.held(Consumer)
+            if session_id is not None and one.path.lower() == self.path.lower()
+        )
+        return next((one for one in of_entity if one.receiver.session_id == session_id), None)
+
+    async def _joined(self, session_id: str | None, link: object) -> AsyncReceiver:
+        if session_id is None or not isinstance(link, str) or not link:
             raise SessionLockLost("expected the id of a session that this connection holds, got another")
         receiver = self.peer.door.broker.receiver(self.path)
-        await receiver.join_session(wanted, link)
+        await receiver.join_session(session_id, link)
         return receiver
 
 
 async def _peek(request: Request) -> Answer:
     limit = min(max(request.number("message-count"), 1), MOST_PEEKED)
-    start = max(request.number("from-sequence-number"), 0)
-    session = _text(request.body.get("session-id"))
+    start = read_number(max(request.number("from-sequence-number"), 0))
+    session = request.session_id
     bare = request.body.get("omit-message-body") is True
     encoded: list[bytes] = []
     size, most = 0, min(_FIRST_PEEKED, limit)
@@ -146,7 +179,8 @@ async def _schedule(request: Request) -> Answer:
     if request.work is not None:
         numbers = request.work.schedule(request.path, messages)
     else:
-        numbers = await request.peer.door.broker.sender(request.path).send(messages)
+        sent = await request.peer.door.broker.sender(request.path).send(messages)
+        numbers = [written_number(number) for number in sent]
     return Answer(200, "OK", {"sequence-numbers": numbers})
 
 
@@ -161,9 +195,8 @@ async def _cancel(request: Request) -> Answer:
 
 
 async def _receive_deferred(request: Request) -> Answer:
-    wanted = "session-id" in request.body
-    receiver = await request.session() if wanted else request.peer.door.settler(request.path)
-    found = await receiver.receive_deferred(request.numbers("sequence-numbers"))
+    receiver = await request.locking()
+    found = await receiver.receive_deferred([read_number(one) for one in request.numbers("sequence-numbers")])
     deletes = request.body.get("receiver-settle-mode") == 0
     if deletes:
         await receiver.complete(found)
@@ -262,7 +295,7 @@ async def _delete_messages(request: Request) -> Answer:
     deleted = await request.peer.door.broker.delete_messages(
         request.path,
         count,
-        session_id=_text(request.body.get("session-id")),
+        session_id=request.session_id,
         enqueued_before=moment_of(before) if isinstance(before, int) else None,
         actor=request.actor(Right.LISTEN),
     )

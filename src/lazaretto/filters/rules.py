@@ -13,7 +13,7 @@ from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
 from lazaretto.filters.values import KINDS, Value
 from lazaretto.filters.view import Action, MessageView
 from lazaretto.model.checks import shown, text
-from lazaretto.model.headers import IDS, LONGEST_ID, MAX_PROPERTY_SIZE, Headers, check_properties
+from lazaretto.model.headers import LONGEST_ID, MAX_PROPERTY_SIZE, SHORTEST_IDS, Headers, check_properties
 from lazaretto.model.options import option_set
 
 #: The rule of a subscription that was given none, and what a copy is told of the rule it was made by.
@@ -297,5 +297,6 @@ def _types_set(action: Action, named: str, headers: Headers) -> dict[str, int | 
 def _check_system(field: str, value: Any) -> None:
     if value is not None and type(value) is not str:
         raise FilterError(f"expected text for the system property {field}, got {type(value).__name__}")
-    if field in IDS and value is not None and not 0 < len(value) <= LONGEST_ID:
-        raise FilterError(f"expected {field} of 1 to {LONGEST_ID} characters, got {len(value)}")
+    shortest = SHORTEST_IDS.get(field)
+    if shortest is not None and value is not None and not shortest <= len(value) <= LONGEST_ID:
+        raise FilterError(f"expected {field} of {shortest} to {LONGEST_ID} characters, got {len(value)}")

@@ -90,7 +90,7 @@ class HandlerStats:
         self._waiting: str | None = None
         self._points: deque[tuple[float, int]] = deque([(time.monotonic(), 0)])
         #: Where the search for the next session starts, so that all slots go round together.
-        self.rotation: dict[str, str] = {}
+        self.rotation: dict[str, str | None] = {}
 
     def count(self, outcomes: Iterable[Outcome], finals: int) -> None:
         """Add settled attempts, and how many of them were final."""

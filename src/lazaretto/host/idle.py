@@ -55,7 +55,7 @@ def _kept_back(
 
 def _has_open_session(tx: Transaction, queue: QueueRecord) -> bool:
     """Return whether a session that is not held has messages other than deferred ones."""
-    session = tx.sessions.next_id(queue.queue_id, "")
+    session = tx.sessions.next_id(queue.queue_id)
     while session is not None:
         if any(m.state != DEFERRED for m in tx.sessions.messages(queue.queue_id, session)):
             return True

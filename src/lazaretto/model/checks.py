@@ -134,10 +134,12 @@ def is_unicode(value: str) -> bool:
     return value.isascii() or not _SURROGATE.search(value)
 
 
-def text(name: str, value: object, longest: int) -> str:
-    """Return `value` if it is a non-empty string no longer than `longest`, else raise InvalidOption."""
-    if not isinstance(value, str) or not value or len(value) > longest:
-        raise InvalidOption(f"expected {name} to be text of 1 to {longest} characters, got {shown(value)}")
+def text(name: str, value: object, longest: int, shortest: int = 1) -> str:
+    """Return `value` if it is a string of `shortest` to `longest` characters, else raise InvalidOption."""
+    if not isinstance(value, str) or not shortest <= len(value) <= longest:
+        raise InvalidOption(
+            f"expected {name} to be text of {shortest} to {longest} characters, got {shown(value)}"
+        )
     if not is_unicode(value):
         raise InvalidOption(f"expected {name} to be valid Unicode, got a lone surrogate in {shown(value)}")
     return exact(value)

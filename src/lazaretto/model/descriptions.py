@@ -92,6 +92,7 @@ class QueueDescription:
     `expired` and `dropped` count the messages that were discarded, over the queue's life:
     by their time to live, and by the disposition drop. `held_sessions`: how many sessions wait for
     a poison message of theirs to be decided on. `size`: bytes that it holds, where `max_size` is set.
+    `accessed`: when messages came, were received or failed last, to the minute, or the description changed.
     """
 
     path: str
@@ -106,6 +107,7 @@ class QueueDescription:
     size: int | None
     created: datetime
     updated: datetime
+    accessed: datetime
 
     @property
     def version(self) -> str:

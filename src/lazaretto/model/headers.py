@@ -24,8 +24,9 @@ MAX_PROPERTY_SIZE = 32_768
 #: Properties of a forwarded dead letter that say why it was one, as in Service Bus.
 DEAD_LETTER_REASON = "DeadLetterReason"
 DEAD_LETTER_DESCRIPTION = "DeadLetterErrorDescription"
-#: Fields that hold an id, and Service Bus's limit for them in characters.
-IDS = ("message_id", "session_id", "partition_key", "reply_to_session_id")
+#: Fields that hold an id, with the fewest characters: the empty text is a session, as at Service Bus.
+SHORTEST_IDS = {"message_id": 1, "session_id": 0, "partition_key": 0, "reply_to_session_id": 0}
+#: Service Bus's limit for them.
 LONGEST_ID = 128
 
 _UUID_EXTENSION, _DECIMAL_EXTENSION, _DURATION_EXTENSION = 1, 2, 3
@@ -118,12 +119,15 @@ def encode_headers(headers: Headers) -> bytes:
 # -- checks --------------------------------------------------------------------------------------
 
 
-def check_text(name: str, value: object, longest: int | None = None) -> str:
-    """Return `value` if it is text that can be stored, else raise InvalidMessage."""
+def check_text(name: str, value: object, longest: int | None = None, shortest: int = 1) -> str:
+    """Return `value` if it is text that can be stored, else raise InvalidMessage.
+
+    `longest`: the most characters, of at least `shortest`; None: any number.
+    """
     if not isinstance(value, str):
         raise InvalidMessage(f"expected {name} to be text or None, got {shown(value)}")
-    if longest is not None and not 0 < len(value) <= longest:
-        raise InvalidMessage(f"expected {name} of 1 to {longest} characters, got {len(value)}")
+    if longest is not None and not shortest <= len(value) <= longest:
+        raise InvalidMessage(f"expected {name} of {shortest} to {longest} characters, got {len(value)}")
     if not is_unicode(value):
         raise InvalidMessage(f"expected {name} to be valid Unicode, got a lone surrogate")
     return exact(value)

@@ -44,8 +44,18 @@ def partition_key_of(message: Keyed, *, detects: bool) -> str | None:
 
     `detects`: duplicates are detected, which find each other in one partition.
     """
-    key = message.session_id or message.partition_key
+    key = chosen_key(message.session_id, message.partition_key)
     return message.message_id if key is None and detects else key
+
+
+def detection_key(partition_key: str | None, partitions: int) -> str:
+    """Return what duplicates of a message share beside its id: its key, where a queue has partitions."""
+    return partition_key or "" if partitions > 1 else ""
+
+
+def chosen_key(session_id: str | None, partition_key: str | None) -> str | None:
+    """Return what a sender chose a partition by: a session before a key; None: neither."""
+    return partition_key if session_id is None else session_id
 
 
 class Rounds:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -20,12 +21,14 @@ from lazaretto.door.atom.resources import Kind, Resource
 from lazaretto.door.atom.settings import changes_of, status_of
 from lazaretto.door.atom.values import read_destination, read_number
 from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
-from lazaretto.filters.rules import Rule, sorted_rules
+from lazaretto.filters.rules import CorrelationFilter, Rule, sorted_rules
 from lazaretto.model.actors import Actor
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
 
 #: Entries of a page, unless a client asks for fewer.
 _PAGE: Final = 100
+#: An element that clients of earlier versions cannot set.
+_LATER_ELEMENT, _LATER_VERSION = "MaxMessageSizeInKilobytes", "2021-05"
 _MISSING: Final = "Publicly Listed Services"
 _SUFFIXES: Final = ("/$deadletterqueue", "/$transfer", "/$management")
 
@@ -113,7 +116,7 @@ async def _found(broker: AsyncBroker, signing: SigningRules, request: Request) -
     resource = request.resource
     if resource.kind is Kind.ENTITY:
         found = await _entity(broker, resource.entity)
-        return None if found is None else await _entry(signing, found, request.base)
+        return None if found is None else await _entry(broker, signing, found, request.base)
     try:
         subscription = await broker.subscription(resource.entity, resource.subscription)
     except EntityNotFound:
@@ -128,19 +131,33 @@ def _rule(subscription: SubscriptionDescription, name: str) -> Rule | None:
     return next((rule for rule in subscription.rules if rule.name.lower() == name.lower()), None)
 
 
-async def _entry(signing: SigningRules, found: QueueDescription | TopicDescription, base: str) -> Entry:
-    return (await _entries(signing, [found], base))[0]
+async def _entry(
+    broker: AsyncBroker, signing: SigningRules, found: QueueDescription | TopicDescription, base: str
+) -> Entry:
+    filters = None
+    if isinstance(found, TopicDescription):
+        subscriptions = await broker.subscriptions(found.path)
+        kinds = Counter(
+            isinstance(rule.filter, CorrelationFilter) for one in subscriptions for rule in one.rules
+        )
+        filters = kinds[False], kinds[True]
+    (entry,) = await _entries(signing, [found], base, filters)
+    return entry
 
 
 async def _entries(
-    signing: SigningRules, found: Sequence[QueueDescription | TopicDescription], base: str
+    signing: SigningRules,
+    found: Sequence[QueueDescription | TopicDescription],
+    base: str,
+    filters: tuple[int, int] | None = None,
 ) -> list[Entry]:
+    """Return entities as entries. `filters`: how many of SQL, and of correlation, a single topic has."""
     known = await signing.at([one.path for one in found])
     entries = []
     for one in found:
         given = known.get(one.path.lower(), ())
         if isinstance(one, TopicDescription):
-            entries.append(entry_of_topic(one, base, given))
+            entries.append(entry_of_topic(one, base, given, filters))
         else:
             entries.append(entry_of_queue(one, base, given))
     return entries
@@ -215,6 +232,8 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     # Whatever is refused must be so before anything is changed.
     status = status_of(kind, given) if found is None else status_of(kind, given, found.status)
     if not request.updates:
+        if given.get(_LATER_ELEMENT) and request.query.get("api-version", _LATER_VERSION) < _LATER_VERSION:
+            raise Refusal(400, f"expected {_LATER_ELEMENT} with api-version={_LATER_VERSION} or a later one")
         if found is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
         await _create_entity(broker, kind, given, path, request.actor, request.base)
@@ -232,7 +251,7 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     now = await _entity(broker, path)
     if now is None:
         raise EntityNotFound(f"somebody deleted {path!r} meanwhile")
-    return Answer(200 if request.updates else 201, entry(await _entry(signing, now, request.base)))
+    return Answer(200 if request.updates else 201, entry(await _entry(broker, signing, now, request.base)))
 
 
 async def _create_entity(

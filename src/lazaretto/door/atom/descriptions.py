@@ -7,7 +7,7 @@ from typing import Final
 
 from lazaretto.api import QueueDescription, SubscriptionDescription, TopicDescription
 from lazaretto.door.atom import authorization
-from lazaretto.door.atom.feeds import NEVER, Entry, description, moment
+from lazaretto.door.atom.feeds import Entry, description, moment
 from lazaretto.door.atom.markup import element
 from lazaretto.door.atom.settings import status_name, told
 from lazaretto.model.descriptions import MessageCounts
@@ -25,14 +25,20 @@ def entry_of_queue(found: QueueDescription, base: str, rules: Sequence[SigningRu
     return Entry(f"{base}/{found.path}", found.path, content, found.created, found.updated)
 
 
-def entry_of_topic(found: TopicDescription, base: str, rules: Sequence[SigningRule]) -> Entry:
-    """Return a topic as an entry."""
+def entry_of_topic(
+    found: TopicDescription, base: str, rules: Sequence[SigningRule], filters: tuple[int, int] | None = None
+) -> Entry:
+    """Return a topic as an entry. `filters`: how many of SQL, and how many of correlation, it has."""
     parts = [element(name, text) for name, text in told(_TOPIC, found.options, base)]
     parts += _common(found)
     parts += [
         element("SizeInBytes", str(found.size or 0)),
         _details(MessageCounts(scheduled=found.scheduled)),
         element("SubscriptionCount", str(found.subscriptions)),
+        *(
+            element(name, str(number))
+            for name, number in zip(("SqlFilterCount", "CorrelationFilterCount"), filters or (), strict=False)
+        ),
         authorization.described(rules),
         element("IsAnonymousAccessible", "false"),
     ]
@@ -60,8 +66,7 @@ def _common(found: QueueDescription | TopicDescription) -> Iterator[str]:
     yield element("Status", status_name(found.status))
     yield element("CreatedAt", moment(found.created))
     yield element("UpdatedAt", moment(found.updated))
-    # When somebody used it last is not kept.
-    yield element("AccessedAt", NEVER)
+    yield element("AccessedAt", moment(found.accessed))
     yield element("EntityAvailabilityStatus", "Available")
 
 

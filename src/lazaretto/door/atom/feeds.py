@@ -13,8 +13,6 @@ from lazaretto.door.atom.refusals import Refusal, detail_of
 _ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
 INSTANCE: Final = "http://www.w3.org/2001/XMLSchema-instance"
-#: A time that never was: of entities, when somebody used them last.
-NEVER: Final = "0001-01-01T00:00:00Z"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 from lazaretto.door.atom.refusals import Refusal
 from lazaretto.door.atom.values import (
     read_destination,
-    read_duration,
     read_endless,
     read_flag,
     read_number,
-    write_duration,
+    read_seconds,
     write_flag,
+    write_seconds,
 )
 from lazaretto.model.entities import TOPIC_OPTIONS, QueueOptions, QueueStatus, TopicOptions
 from lazaretto.model.entity_changes import Parts
@@ -26,6 +26,8 @@ _LONGEST_LOCK: Final = 300.0
 _ANY_SIZE: Final = 1024
 #: The sizes that its tiers have, in megabytes, with 16 partitions and without.
 _SIZES: Final = (1024, 2048, 3072, 4096, 5120, 16384, 32768, 49152, 65536, 81920)
+#: The largest messages that its premium tier can be told to take, in bytes.
+_MESSAGE_SIZES: Final = range(1 << 20, (100 << 20) + 1)
 #: Partitions of an entity that a client wants to be partitioned, as many as at Service Bus.
 _PARTITIONS: Final = 16
 #: What names of annotations that come from Service Bus's clients begin with.
@@ -77,9 +79,15 @@ def _tier(size: int, _: int | None) -> int:
     return size
 
 
+def _message_size(size: int, _: int) -> int:
+    if size not in _MESSAGE_SIZES:
+        raise Refusal(400, f"expected MaxMessageSizeInKilobytes to be from 1024 to 102400, got {size >> 10}")
+    return size
+
+
 #: In the order of Service Bus's descriptions.
 SETTINGS: Final = (
-    Setting("LockDuration", "lock_duration", read_duration, write_duration, _lock),
+    Setting("LockDuration", "lock_duration", read_seconds, write_seconds, _lock),
     Setting(
         "MaxSizeInMegabytes",
         "max_size",
@@ -89,14 +97,12 @@ SETTINGS: Final = (
     ),
     Setting("RequiresDuplicateDetection", "requires_duplicate_detection", read_flag, write_flag, fixed=True),
     Setting("RequiresSession", "requires_session", read_flag, write_flag, fixed=True),
-    Setting("DefaultMessageTimeToLive", "default_time_to_live", read_endless, write_duration),
+    Setting("DefaultMessageTimeToLive", "default_time_to_live", read_endless, write_seconds),
     Setting("DeadLetteringOnMessageExpiration", "dead_letter_on_expiration", read_flag, write_flag),
     Setting(
         "DeadLetteringOnFilterEvaluationExceptions", "dead_letter_on_filter_errors", read_flag, write_flag
     ),
-    Setting(
-        "DuplicateDetectionHistoryTimeWindow", "duplicate_detection_window", read_duration, write_duration
-    ),
+    Setting("DuplicateDetectionHistoryTimeWindow", "duplicate_detection_window", read_seconds, write_seconds),
     Setting(
         "MaxDeliveryCount",
         "policy",
@@ -105,7 +111,7 @@ SETTINGS: Final = (
         _deliveries,
     ),
     Setting("ForwardTo", "forward_to", read_destination, lambda path: path or "", clears=True),
-    Setting("AutoDeleteOnIdle", "auto_delete_on_idle", read_endless, write_duration),
+    Setting("AutoDeleteOnIdle", "auto_delete_on_idle", read_endless, write_seconds),
     Setting(
         "EnablePartitioning",
         "partitions",
@@ -126,6 +132,7 @@ SETTINGS: Final = (
         "max_message_size",
         lambda text: read_number(text) << 10,
         lambda size: str(size >> 10),
+        _message_size,
     ),
 )
 #: Elements that have no meaning here, and are kept as annotations: what they are unless given.

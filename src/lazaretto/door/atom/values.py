@@ -3,48 +3,39 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Final
 
 from lazaretto.door.atom.refusals import Refusal
 from lazaretto.door.signatures import entity_of
+from lazaretto.model.spans import read_duration, write_duration
 
 #: .NET's longest TimeSpan, which stands for "without end".
 FOREVER: Final = "P10675199DT2H48M5.4775807S"
 _LONGEST: Final = 900_000_000_000.0
-_DURATION: Final = re.compile(
-    r"P(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9}(?:\.\d{1,9})?)S)?)?", re.ASCII
-)
 _NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 
-def read_duration(text: str) -> float:
+def read_seconds(text: str) -> float:
     """Return a duration in seconds. Raises Refusal."""
-    found = _DURATION.fullmatch(text)
-    if found is None or text[-1:] in ("P", "T"):
-        raise Refusal(400, f"expected a duration such as PT1M30S, got {text[:100]!r}")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    try:
+        length = read_duration(text)
+    except ValueError as error:
+        raise Refusal(400, str(error)) from None
+    if length < timedelta():
+        raise Refusal(400, f"expected a duration of at least PT0S, got {text[:100]!r}")
+    return length.total_seconds()
 
 
 def read_endless(text: str) -> float | None:
     """Return a duration in seconds; None: without end. Raises Refusal."""
-    seconds = read_duration(text)
+    seconds = read_seconds(text)
     return None if seconds >= _LONGEST else seconds
 
 
-def write_duration(seconds: float | None) -> str:
+def write_seconds(seconds: float | None) -> str:
     """Return a duration in seconds as text; None: without end."""
-    if seconds is None or seconds >= _LONGEST:
-        return FOREVER
-    # .NET counts in tenths of a microsecond.
-    whole, fraction = divmod(round(seconds * 10_000_000), 10_000_000)
-    minutes, second = divmod(whole, 60)
-    hours, minute = divmod(minutes, 60)
-    days, hour = divmod(hours, 24)
-    last = f"{second}.{fraction:07}".rstrip("0") if fraction else f"{second}"
-    time = f"{f'{hour}H' * bool(hour)}{f'{minute}M' * bool(minute)}{f'{last}S' * (last != '0')}"
-    day = f"{days}D" if days else ""
-    return f"P{day}T{time}" if time else f"P{day}" if day else "PT0S"
+    return FOREVER if seconds is None or seconds >= _LONGEST else write_duration(timedelta(seconds=seconds))
 
 
 def read_flag(text: str) -> bool:

@@ -265,7 +265,7 @@ class _Taker:
         found: list[list[ClaimableMessage]] = []
         rows = room = 0
         names: list[str] = []
-        after = ""
+        after: str | None = None
         room = wanted.max_bytes
         while rows < wanted.max_rows and (not found or room > 0):
             name = tx.sessions.next_id(queue_id, after)

@@ -124,6 +124,7 @@ def _described(queue: QueueRecord, standing: Standing) -> QueueDescription:
         size=None if queue.options.max_size is None else standing.size,
         created=to_datetime(queue.created),
         updated=to_datetime(queue.updated),
+        accessed=to_datetime(standing.accessed(queue.updated)),
     )
 
 

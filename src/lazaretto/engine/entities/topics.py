@@ -80,7 +80,7 @@ class TopicDescription:
 
     `scheduled`: scheduled messages now. Over the topic's life: `unmatched`, messages that no subscription
     took; `expired`, messages that expired before their scheduled time. `size`: bytes in the topic and its
-    subscriptions, if `max_size` is set.
+    subscriptions, if `max_size` is set. `accessed`: when it or a subscription was used last, to the minute.
     """
 
     path: str
@@ -93,6 +93,7 @@ class TopicDescription:
     size: int | None
     created: datetime
     updated: datetime
+    accessed: datetime
 
     @property
     def version(self) -> str:
@@ -135,6 +136,7 @@ def describe_topics(tx: Transaction, topics: Sequence[QueueRecord]) -> list[Topi
             size=None if topic.options.max_size is None else standing.size,
             created=to_datetime(topic.created),
             updated=to_datetime(topic.updated),
+            accessed=to_datetime(standing.accessed(topic.updated)),
         )
         for topic, standing in standings(tx, topics)
     ]

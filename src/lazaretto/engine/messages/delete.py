@@ -107,6 +107,6 @@ class DeleteMessages(Administering[int], frozen=True, kw_only=True):
             EntityPath.parse(self.path, subqueue),
             whole("count", self.count, 1, MOST_MESSAGES),
             moment("enqueued_before", self.enqueued_before),
-            None if self.session_id is None else text("session_id", self.session_id, LONGEST_ID),
+            None if self.session_id is None else text("session_id", self.session_id, LONGEST_ID, 0),
             actor,
         )

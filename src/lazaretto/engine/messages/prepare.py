@@ -12,9 +12,9 @@ from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import LONGEST_PATH, SYSTEM_DEAD_LETTER_QUEUE
 from lazaretto.model.headers import (
-    IDS,
     LONGEST_ID,
     MAX_HEADERS_SIZE,
+    SHORTEST_IDS,
     Headers,
     check_properties,
     check_text,
@@ -45,7 +45,10 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
         if named is not None:
             named = check_text("message_id", named, LONGEST_ID)
         return NewMessage(body, named, None, None, None, None, None)
-    message_id, session_id, partition_key, reply_to_session_id = _texts(message, IDS, LONGEST_ID)
+    message_id, session_id, partition_key, reply_to_session_id = (
+        value if (value := getattr(message, name)) is None else check_text(name, value, LONGEST_ID, shortest)
+        for name, shortest in SHORTEST_IDS.items()
+    )
     if partition_key is not None and session_id is not None and partition_key != session_id:
         raise InvalidMessage(
             f"expected partition_key to be None or the session id {shown(session_id)}, "

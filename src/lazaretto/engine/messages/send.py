@@ -26,6 +26,7 @@ from lazaretto.errors import (
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound, sequence_of
+from lazaretto.model.partitions import detection_key
 from lazaretto.store.records.messages import SCHEDULED, NewMessage, QueueRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -202,7 +203,7 @@ def _send_new(
     numbers = []
     for message in messages:
         number = None
-        partition = message.partition_key or ""
+        partition = detection_key(message.partition_key, queue.partitions)
         if message.message_id is not None:
             number = tx.message_ids.find(queue.queue_id, message.message_id, partition)
         if number is None:
@@ -248,5 +249,5 @@ class CancelScheduled(Operation[None]):
             remove(tx, row)
             if detects:
                 # It was never active, so sending it again is not a duplicate.
-                partition = decode_headers(row.headers).partition_key or ""
+                partition = detection_key(decode_headers(row.headers).partition_key, queue.partitions)
                 tx.message_ids.forget(queue.queue_id, row.message_id, partition, sequence_of(row.key))

@@ -56,7 +56,7 @@ class AcceptSession(Operation[Lock | EntityError | None]):
 
     path: EntityPath
     session_id: str | None
-    after: str = ""
+    after: str | None = None
     #: Under which others find the lock.
     name: str | None = None
     #: What the last run locked, for a caller that does not know whether the commit succeeded.
@@ -103,10 +103,10 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         start, wrapped = self.after, False
         while True:
             found = tx.sessions.next_id(queue.queue_id, start)
-            if found is None or (wrapped and found > self.after):
-                if wrapped or not self.after:
+            if found is None or (wrapped and self.after is not None and found > self.after):
+                if wrapped or self.after is None:
                     return None
-                start, wrapped = "", True
+                start, wrapped = None, True
                 continue
             if _receivable(tx, queue, found) and _free(tx, queue, found):
                 return found
@@ -183,7 +183,7 @@ class FreeSession(OfPath[None], frozen=True, kw_only=True):
 
     def run(self, tx: Transaction, actor: str) -> None:
         # No attempt is counted.
-        session = text("session", self.session, LONGEST_ID)
+        session = text("session", self.session, LONGEST_ID, 0)
         queue = require_queue(tx, EntityPath.parse(self.path))
         record = tx.sessions.find(queue.queue_id, session)
         if record is None or not record.is_locked(tx.now):

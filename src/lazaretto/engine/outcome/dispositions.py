@@ -24,6 +24,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import in_main, main_key, sequence_of
+from lazaretto.model.partitions import chosen_key
 from lazaretto.model.policy import DISPOSITIONS, Counters, Disposition, Final, Outcome
 from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import (
@@ -278,7 +279,7 @@ def return_to_sender(
     )
     encoded = encode_headers(returned)
     too_large = len(encoded) > MAX_HEADERS_SIZE
-    key = tx.sequences.take_key(target, headers.session_id or headers.partition_key)
+    key = tx.sequences.take_key(target, chosen_key(headers.session_id, headers.partition_key))
     body = None if row.body_id is not None else tx.body(row.key)
     moved = _replace(
         row,

@@ -82,7 +82,7 @@ class ResumeSession(OfPath[None], frozen=True, kw_only=True):
         return None if row is None else destination_of(tx, queue, row, self.verdict)
 
     def run(self, tx: Transaction, actor: str) -> None:
-        path, session = EntityPath.parse(self.path), text("session_id", self.session, LONGEST_ID)
+        path, session = EntityPath.parse(self.path), text("session_id", self.session, LONGEST_ID, 0)
         queue = require_queue(tx, path)
         record = tx.sessions.find(queue.queue_id, session)
         if record is None or record.held_by is None:

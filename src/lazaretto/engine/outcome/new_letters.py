@@ -7,6 +7,7 @@ import msgspec
 from lazaretto.engine.entities.queues import refuse_topic
 from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.model.failure import Failure
+from lazaretto.model.partitions import chosen_key
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.model.site import site_in
 from lazaretto.store.records.messages import FRESH, AttemptRecord, MessageRow, NewMessage, QueueRecord
@@ -32,7 +33,7 @@ def check_letters(queue: QueueRecord) -> None:
 def insert_letter(tx: Transaction, queue: QueueRecord, letter: NewLetter) -> int:
     """Make a dead letter of a message; return its key in the queue."""
     message, failure = letter.message, letter.failure
-    key = tx.sequences.take_key(queue, message.session_id or message.partition_key)
+    key = tx.sequences.take_key(queue, chosen_key(message.session_id, message.partition_key))
     counters = Counters(deliveries=1, failures=1, delivery_count=1) if failure else Counters()
     row = MessageRow(
         key=key, state=FRESH, due=None, expires=None, enqueued=tx.now,

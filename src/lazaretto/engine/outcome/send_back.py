@@ -16,6 +16,7 @@ from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.headers import decode_headers, encode_headers
 from lazaretto.model.keys import dead_key, main_key, sequence_of
+from lazaretto.model.partitions import chosen_key
 from lazaretto.store.records.messages import (
     FRESH,
     READY,
@@ -132,7 +133,7 @@ def _new_key(tx: Transaction, queue: QueueRecord, row: MessageRow, live: Message
     if queue.partitions > 1:
         # Not always where it was: the queue may have got more partitions since.
         headers = decode_headers(live.headers)
-        key = headers.session_id or headers.partition_key
+        key = chosen_key(headers.session_id, headers.partition_key)
         if key is not None:
             return tx.sequences.take_key(queue, key)
     return tx.sequences.take_key_beside(row.key)

@@ -14,6 +14,7 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, main_key, queue_of, sequence_of, subqueue_at
+from lazaretto.model.partitions import detection_key
 from lazaretto.store.records.messages import (
     FRESH,
     READY,
@@ -238,5 +239,5 @@ def _forget_ids(tx: Transaction, source: QueueRecord, back: Mapping[int, Message
         if target is None or target.queue_id == source.queue_id:
             continue
         if target.options.requires_duplicate_detection:
-            partition = decode_headers(row.headers).partition_key or ""
+            partition = detection_key(decode_headers(row.headers).partition_key, target.partitions)
             tx.message_ids.forget(target.queue_id, row.message_id, partition, sequence_of(key))

@@ -24,6 +24,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, main_key, subqueue_at
 from lazaretto.model.messages import DeadLetter
+from lazaretto.model.partitions import detection_key
 from lazaretto.model.repairs import EditedLetter, RepairPreview
 from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord
 from lazaretto.store.records.repairs import RepairRecord
@@ -161,7 +162,7 @@ class _Look:
         if headers.session_id is not None and target.options.requires_session:
             self._sessions.add(headers.session_id)
         if target.options.requires_duplicate_detection:
-            partition = headers.partition_key or ""
+            partition = detection_key(headers.partition_key, target.partitions)
             self._duplicates += (
                 course.tx.message_ids.find(target.queue_id, row.message_id, partition) is not None
             )

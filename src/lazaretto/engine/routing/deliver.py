@@ -22,6 +22,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, in_main, lower_bound, main_key, place_of, queue_of, sequence_of
+from lazaretto.model.partitions import chosen_key
 from lazaretto.model.policy import Counters
 from lazaretto.store.records.messages import (
     FRESH,
@@ -237,7 +238,10 @@ def _set_aside(
         key = main_key(home)
         submitted_here = routed.origin == sequence_of(key)
     else:
-        key, submitted_here = tx.sequences.take_key(queue, routed.session_id or routed.partition_key), False
+        key, submitted_here = (
+            tx.sequences.take_key(queue, chosen_key(routed.session_id, routed.partition_key)),
+            False,
+        )
     counters = Counters()._asdict()
     row = MessageRow(
         key=key, state=FRESH, due=None, expires=None, enqueued=tx.now, message_id=routed.message_id,

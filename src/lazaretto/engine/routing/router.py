@@ -29,6 +29,7 @@ from lazaretto.model.entities import EntityKind
 from lazaretto.model.failure import failure_of
 from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
 from lazaretto.model.keys import sequence_of
+from lazaretto.model.partitions import detection_key
 from lazaretto.store.records.messages import NewMessage, QueueRecord, RoutedMessage
 from lazaretto.store.sql.transaction import Transaction
 
@@ -125,7 +126,7 @@ class Router:
         return undeliverable
 
     def _is_duplicate(self, queue: QueueRecord, routed: RoutedMessage) -> bool:
-        partition = routed.partition_key or ""
+        partition = detection_key(routed.partition_key, queue.partitions)
         if self._tx.message_ids.find(queue.queue_id, routed.message_id, partition) is not None:
             return True
         remember_id(self._tx, queue, routed.message_id, partition, routed.origin)

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from lazaretto.model.keys import lower_bound, main_key, queue_of_lane
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.partitions import detection_key
 from lazaretto.model.rates import SENT
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import WholePartitions
@@ -232,7 +233,10 @@ class WholeTransaction(PgTransaction):
 
     def _send_new(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Add messages whose ids were not sent before."""
-        ids = [(message.message_id, message.partition_key or "") for message in messages]
+        ids = [
+            (message.message_id, detection_key(message.partition_key, queue.partitions))
+            for message in messages
+        ]
         # Whoever sends an id holds the lane of that id, also if its message goes to another one.
         lanes = {
             given: self.partitions.lane(queue, message.partition_key or message.message_id)

@@ -13,6 +13,7 @@ from lazaretto.model.entities import EntityKind, MessageState, QueueOptions, Que
 from lazaretto.model.keys import lanes_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Counters
+from lazaretto.model.rates import MINUTE
 
 #: What follows a worker's name in locks that it takes for clients of a server. No worker has such a name, so
 #: its death says nothing of what they hold: those locks run out, unless another server renews them.
@@ -71,7 +72,8 @@ class QueueRecord:
 class Standing:
     """The state of a queue. `states`: the number of messages in the queue itself, by their state.
 
-    `size`: bytes, if it is tracked. `subscriptions`: the number for a topic.
+    `size`: bytes, if it is tracked. `subscriptions`: the number for a topic. `used`: the latest minute
+    (after a day: hour) in which messages came or were received, as minutes since 1970.
     """
 
     expired: int = 0
@@ -79,9 +81,14 @@ class Standing:
     size: int = 0
     subscriptions: int = 0
     held_sessions: int = 0
+    used: int | None = None
     dead_letter: int = 0
     transfer_dead_letter: int = 0
     states: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def accessed(self, updated: int) -> int:
+        """Return when the entity was used last. `updated`: when its description was changed last."""
+        return updated if self.used is None else max(updated, self.used * MINUTE)
 
     def number(self, *states: int) -> int:
         """Return the number of messages in the queue itself that are in one of the states."""

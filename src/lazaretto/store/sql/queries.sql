@@ -107,6 +107,10 @@ q.queue_id, expired, dropped, size,
        (SELECT count(*) FROM lazaretto_queues s WHERE s.topic_id = q.queue_id),
        (SELECT count(*) FROM lazaretto_sessions s
         WHERE s.held_key > [lower_bound q.queue_id] AND s.held_key < [lower_bound q.queue_id + 1]),
+       (SELECT max(coalesce(
+            (SELECT max(r.start) FROM lazaretto_rates r WHERE r.queue_id = s.queue_id AND r.span = 1),
+            (SELECT max(r.start) FROM lazaretto_rates r WHERE r.queue_id = s.queue_id AND r.span = 60)))
+        FROM lazaretto_queues s WHERE s.queue_id = q.queue_id OR s.topic_id = q.queue_id),
        (SELECT coalesce(CAST(sum(f.waiting) AS BIGINT), 0) FROM lazaretto_fingerprints f
         WHERE f.place = [place_in q.queue_id, {DEAD_LETTER}])
        + (SELECT count(*) FROM lazaretto_dead_letters d
@@ -843,8 +847,18 @@ DELETE FROM lazaretto_leases WHERE token = :token
 
 -- == sessions ==
 
+-- name: first_session_id
+-- The first session, which may have an empty name, that has messages in the queue and is not held back.
+-- locks: not looked at
+-- claims: not looked at
+SELECT session_id FROM lazaretto_messages m
+WHERE [queue_of key] = :queue_id AND session_id IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM lazaretto_sessions s
+                  WHERE s.queue_id = :queue_id AND s.session_id = m.session_id AND s.held_key IS NOT NULL)
+ORDER BY session_id LIMIT 1
+
 -- name: next_session_id
--- The next session after this one that has messages in the queue and is not held back.
+-- The same after this one.
 -- locks: not looked at
 -- claims: not looked at
 SELECT session_id FROM lazaretto_messages m

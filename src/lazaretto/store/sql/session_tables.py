@@ -33,9 +33,13 @@ class SessionTables(Part):
         values = {"queue_id": queue_id, "after": after, "first": first, "limit": limit}
         return [name for (name,) in self._context.run("select_sessions_set", values)]
 
-    def next_id(self, queue_id: int, after: str) -> str | None:
-        """Return the next session by name that has messages."""
-        row = self._context.run("next_session_id", {"queue_id": queue_id, "after": after}).fetchone()
+    def next_id(self, queue_id: int, after: str | None = None) -> str | None:
+        """Return the next session by name that has messages. `after`: behind this one; None: the first."""
+        values: dict[str, object] = {"queue_id": queue_id}
+        if after is None:
+            row = self._context.run("first_session_id", values).fetchone()
+        else:
+            row = self._context.run("next_session_id", {**values, "after": after}).fetchone()
         return row[0] if row else None
 
     def first_receivable(self, queue_id: int, session_id: str) -> int | None:

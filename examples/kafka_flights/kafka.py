@@ -59,10 +59,18 @@ def brought(folder: Path) -> Iterator[bool]:
 
 def jars(kind: str) -> list[Path]:
     """Return the jars of `broker`, `kafka` (Spark's source) or `delta`. Raises KafkaMissing."""
-    folder = cache() / f"jars-{hash_of(_JARS)}"
+    try:
+        return jars_of(_JARS, kind)
+    except OSError as error:
+        raise KafkaMissing(f"the jars of Kafka cannot be brought: {error}") from error
+
+
+def jars_of(wanted: Path, kind: str) -> list[Path]:
+    """Return the jars of one configuration of a file of Ivy's. Raises OSError: they cannot be brought."""
+    folder = cache() / f"jars-{hash_of(wanted)}"
     with brought(folder) as is_complete:
         if not is_complete:
-            _bring(folder)
+            _bring(wanted, folder)
     return sorted((folder / kind).glob("*.jar"))
 
 
@@ -73,24 +81,22 @@ def hash_of(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
 
 
-def _bring(folder: Path) -> None:
+def _bring(wanted: Path, folder: Path) -> None:
     # Spark has a client of Maven's repositories with it.
     ivy = Path(pyspark.__file__).parent / "jars"
-    pattern = str(folder / "[conf]" / "[artifact]-[revision].[ext]")
+    pattern = str(folder / "[conf]" / "[artifact]-[revision](-[classifier]).[ext]")
     words = [
-        str(find_java().home / "bin" / "java"), "-cp", f"{ivy}/*", _IVY, "-ivy", str(_JARS), "-cache",
+        str(find_java().home / "bin" / "java"), "-cp", f"{ivy}/*", _IVY, "-ivy", str(wanted), "-cache",
         str(folder / "ivy"), "-types", "jar", "bundle", "-retrieve", pattern,
     ]  # fmt: skip
     try:
         done = subprocess.run(words, capture_output=True, text=True, timeout=_BRING_SECONDS)
-    except (OSError, subprocess.SubprocessError) as error:
-        raise KafkaMissing(f"the jars of Kafka cannot be brought: {error}") from error
-    if done.returncode != 0 or not list((folder / "broker").glob("kafka_*.jar")):
+    except subprocess.SubprocessError as error:
+        raise OSError(str(error)) from error
+    if done.returncode != 0:
         why = [line for line in done.stdout.splitlines() if "not found" in line or "FAILED" in line]
-        raise KafkaMissing(
-            f"the jars of Kafka cannot be brought from Maven's central repository: "
-            f"{(why or done.stderr.splitlines() or ['Ivy says nothing'])[-1].strip()}"
-        )
+        text = (why or done.stderr.splitlines() or ["Ivy says nothing"])[-1].strip()
+        raise OSError(f"Maven's central repository does not give them: {text}")
 
 
 def _free_ports() -> tuple[int, int]:

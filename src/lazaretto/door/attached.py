@@ -111,6 +111,7 @@ class Attached:
             await self.order(link).turn(ALL)
             await self._peer.entered()
             self._peer.door.guard.refuse_new_work()
+            _refuse_dynamic(link)
             if link.sends:
                 await self._attach_receiver(link)
             else:
@@ -163,7 +164,7 @@ class Attached:
         if session is not None:
             await self._await_ending(name)
             accepted = await self._accept_session(link, receiver)
-            filters = {_SESSION_FILTER: accepted}
+            filters = {_SESSION_FILTER: _in_form_of((filters or {})[_SESSION_FILTER], accepted)}
             assert receiver.session_locked_until is not None
             properties = {_LOCKED_UNTIL: _ticks(receiver.session_locked_until)}
         if link.snd_settle_mode == _MIXED:
@@ -280,6 +281,17 @@ def _is_of(link: Link, path: str) -> bool:
         return False
 
 
+def _refuse_dynamic(link: Link) -> None:
+    """Raise AmqpError for a link whose queue the server would have to make, as for JMS's temporary ones."""
+    end = link.source if link.sends else link.target
+    if isinstance(end, Source | Target) and end.dynamic:
+        raise AmqpError(
+            NOT_IMPLEMENTED,
+            "expected the address of a queue or topic, got none and dynamic: this server makes no queue that "
+            "lives as long as a connection; name one for the answers, with a session for each who asks",
+        )
+
+
 def _session_of(source: Source) -> str | NextSession | None:
     """Return the session that a source asks for; None: no session. Raises AmqpError."""
     filters = source.filter or {}
@@ -300,6 +312,11 @@ def _session_of(source: Source) -> str | NextSession | None:
     if not isinstance(wanted, str):
         raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
     return wanted
+
+
+def _in_form_of(asked: Any, session: str) -> Any:
+    """Return a session in the form of the filter: clients read no other, be it described or not."""
+    return Described(asked.descriptor, session) if isinstance(asked, Described) else session
 
 
 def _destination_of(link: Link) -> str | None:

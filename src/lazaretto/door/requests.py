@@ -18,7 +18,7 @@ from lazaretto.door.replies import Answer
 from lazaretto.door.residue import moment_of
 from lazaretto.door.rules import described_rule, rule_of, subscription_of
 from lazaretto.door.signatures import Right
-from lazaretto.errors import SessionLockLost
+from lazaretto.errors import MessageLockLost, SessionLockLost
 from lazaretto.filters.rules import sorted_rules
 from lazaretto.model.clock import LAST_MOMENT
 from lazaretto.model.entities import MessageState
@@ -83,8 +83,16 @@ class Request(NamedTuple):
         return found
 
     async def held(self) -> list[ReceivedMessage]:
-        """Return the messages that the lock tokens stand for, whoever has them. Raises MessageLockLost."""
-        return await self.peer.door.settler(self.path).messages_held(self.tokens())
+        """Return the messages that the lock tokens stand for, whoever has them.
+
+        Raises MessageLockLost; of a session whose lock is lost, SessionLockLost.
+        """
+        try:
+            return await self.peer.door.settler(self.path).messages_held(self.tokens())
+        except MessageLockLost:
+            if self.session_id is not None:
+                await (await self.session()).get_session_state()
+            raise
 
     @property
     def session_id(self) -> str | None:

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from lazaretto.door.foreign import check_page
 from lazaretto.door.peer import Peer
@@ -147,7 +148,8 @@ async def serve(door: Door, scope: Scope, receive: Receive, send: Send) -> None:
 
 
 def _welcome(door: Door, scope: Scope) -> bool:
-    if scope["path"].rstrip("/") != PATH:
+    # Java's SDK names the host there, too, as the standard of HTTP allows.
+    if urlsplit(scope["path"]).path.rstrip("/") != PATH:
         return False
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     try:

@@ -7,6 +7,8 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # An older version of Azure's client, which tests use beside the newest.
 OLDER_CLIENT := $(VENV)/azure-servicebus-7.14
+# The newest one's own tests, which only its source has.
+AZURE_TESTS := $(VENV)/azure-servicebus-tests
 # Tests start processes of their own, and wait for them a third of the time; four at a time suit two cores.
 WORKERS ?= 4
 # Thousands of processes of tests import the package: let them keep what they compile.
@@ -19,6 +21,7 @@ GATE_LOCK := requirements/gate.lock
 SERVER_LOCK := requirements/server.lock
 UV_LOCK := requirements/uv.lock
 OLDER_LOCK := requirements/older-client.lock
+AZURE_TESTS_LOCK := requirements/azure-tests.lock
 # The Pythons for which they were made; any other takes what pyproject.toml allows.
 LOCKED := sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
 UV := $(VENV)/lock/bin/uv
@@ -47,7 +50,7 @@ run: $(READY)
 demo: $(READY)
 	@$(BIN)/python -m examples.flights_queue.demo
 
-test: $(READY) $(OLDER_CLIENT)
+test: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
 	@$(BIN)/python -m pytest -n $(WORKERS)
 
 # One part of it by the folder's name: make test-unit, make test-store, make test-spark …
@@ -76,6 +79,7 @@ lock: $(UV)
 	  --output-file $(SERVER_LOCK) - pyproject.toml > /dev/null
 	@printf 'uv>=0.13,<0.14\n' | $(COMPILE) --output-file $(UV_LOCK) - > /dev/null
 	@printf 'azure-servicebus==7.14.*\nisodate>=0.6\n' | $(COMPILE) --no-deps --output-file $(OLDER_LOCK) - > /dev/null
+	@printf 'azure-servicebus==7.15.*\n' | $(COMPILE) --no-deps --output-file $(AZURE_TESTS_LOCK) - > /dev/null
 
 sbom: $(READY)
 	@$(BIN)/python -m contrib.sbom $(SERVER_LOCK) dist/lazaretto.cdx.json
@@ -121,4 +125,11 @@ $(BENCH_READY): $(READY) bench/pyproject.toml
 $(OLDER_CLIENT): $(OLDER_LOCK) | $(READY)
 	@rm -rf $@ $@.part
 	@$(PIP) install --require-hashes --no-deps --target $@.part --requirement $(OLDER_LOCK)
+	@mv $@.part $@
+
+$(AZURE_TESTS): $(AZURE_TESTS_LOCK) | $(READY)
+	@rm -rf $@ $@.part
+	@mkdir $@.part
+	@$(PIP) download --require-hashes --no-deps --no-binary :all: --dest $@.part --requirement $(AZURE_TESTS_LOCK)
+	@tar --extract --gzip --strip-components=1 --directory $@.part --file $@.part/azure_servicebus-*.tar.gz
 	@mv $@.part $@

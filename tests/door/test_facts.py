@@ -449,8 +449,11 @@ class TestForwarding:
     def test_what_forwards_is_never_idle(self, wire: Wire, q: str) -> None:
         idle: dict[str, Any] = {"auto_delete_on_idle": timedelta(minutes=5)}
         made = wire.administration.create_queue(wire.name(), forward_to=q, **idle)
+        assert made.auto_delete_on_idle == timedelta(minutes=5)
+        topic = wire.topic()
+        subscription = wire.administration.create_subscription(topic, "s", forward_to=q, **idle)
         # Longer than any: what Service Bus reads it back as.
-        longest: Any = made.auto_delete_on_idle
+        longest: Any = subscription.auto_delete_on_idle
         assert longest.days == 10_675_199
         wire.clock.advance(10_000)
         assert wire.administration.get_queue(made.name).forward_to == made.forward_to

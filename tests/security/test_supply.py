@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
     "gate.lock": ("dev", "examples", "spark"), "server.lock": ("serve", "postgres", "oidc"),
-    "uv.lock": (), "older-client.lock": (),
+    "uv.lock": (), "older-client.lock": (), "azure-tests.lock": (),
 }  # fmt: skip
 #: What is installed as pyproject.toml allows it: on other Pythons than those that were locked, and to compare
 #: speed with other queues. No gate does that.

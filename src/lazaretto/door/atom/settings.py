@@ -228,7 +228,7 @@ def changes_of(
         if not text and not (setting.clears and not creates):
             continue
         value = setting.read(text)
-        shown = _shown(setting, options)
+        shown = _shown(kind, setting, options)
         if shown and value == setting.read(shown):
             if not (creates and setting.option == "max_size"):
                 continue
@@ -272,9 +272,14 @@ def _address(base: str, path: str) -> str:
     return f"sb://{base.partition('://')[2]}/{path}"
 
 
-def _shown(setting: Setting, options: QueueOptions | TopicOptions) -> str:
-    """Return an option as text. As at Service Bus, an entity that forwards is never deleted as idle."""
-    if setting.option == "auto_delete_on_idle" and isinstance(options, QueueOptions):
+def _shown(kind: str, setting: Setting, options: QueueOptions | TopicOptions) -> str:
+    """Return an option as text.
+
+    As at Service Bus, an entity that forwards is never deleted as idle; of those, a queue still says what it
+    was given, and a subscription that it has no end.
+    """
+    subscribes = kind == "SubscriptionDescription"
+    if setting.option == "auto_delete_on_idle" and subscribes and isinstance(options, QueueOptions):
         return setting.write(options.longest_idle)
     return setting.write(getattr(options, setting.option))
 
@@ -302,7 +307,7 @@ def told(kind: str, options: QueueOptions | TopicOptions, base: str) -> Iterator
     for setting in SETTINGS:
         if setting.element not in ELEMENTS[kind]:
             continue
-        text = _shown(setting, options)
+        text = _shown(kind, setting, options)
         if setting.element in _ADDRESSES and text:
             written = (options.annotations or {}).get(_PREFIX + setting.element, "")
             same = (read_destination(written) or "").lower() == text.lower()

@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -47,7 +47,7 @@ from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, wh
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
-from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
+from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage, Suspects
 from lazaretto.settling import Messages, MessageVerbs, settlements, settling
 from lazaretto.steps import Do, Look, Steps, outcome_of, place_of, return_or_raise, run_steps, waiting_for
 from lazaretto.store.sql.operation import Operation
@@ -77,6 +77,18 @@ class NextSession(enum.Enum):
 
 #: As `session=` of a receiver: the next session that is free and has something to receive.
 NEXT_SESSION: Final = NextSession.NEXT_SESSION
+
+
+class SuspectChoice(Protocol):
+    """The part of a connection that tries suspects alone."""
+
+    def choose(self) -> Suspects:
+        """Return what a receive that begins now does about suspects."""
+        ...
+
+    def wants_skipped(self) -> bool:
+        """Return whether a receive that skipped a suspect ends at once, so that it can be tried."""
+        ...
 
 
 class Receiver(MessageVerbs, Closing):
@@ -112,6 +124,7 @@ class Receiver(MessageVerbs, Closing):
         self._place: int | None = None
         self.in_doubt: Handover | None = None
         self._closed = False
+        self._choice: SuspectChoice | None = None
         if accept and session is not None and session is not NEXT_SESSION:
             self._accept(0.0)
 
@@ -140,13 +153,29 @@ class Receiver(MessageVerbs, Closing):
         if self._wanted is not None and self._needs_session and not (yield from self._accepting(wait)):
             return []
         if self._mode == "peek_lock":
-            step = Do(Receive(self._path, max_messages, self._lock), _release_all)
+            receive = Receive(self._path, max_messages, self._lock)
+            step = Do(receive, _release_all)
+            if self._choice is not None:
+                return (yield from self._choosing(self._choice, receive, step, wait, end))
         else:
             step = Do(ReceiveAndDelete(self._path, max_messages, self._lock))
         if wait == 0:
             # The same, without a look where to wait.
             return return_or_raise((yield step)) or []
         return (yield from self._waiting(lambda: outcome_of(step), end)) or []
+
+    def _choosing(
+        self, choice: SuspectChoice, receive: Receive, step: Do, wait: float | None, end: float | None
+    ) -> Steps[list[ReceivedMessage]]:
+        """Receive for a connection that tries suspects alone."""
+
+        def attempt() -> Steps[list[ReceivedMessage] | tuple[None]]:
+            receive.suspects = choice.choose()
+            messages: list[ReceivedMessage] = return_or_raise((yield step)) or []
+            return (None,) if receive.skipped and choice.wants_skipped() and not messages else messages
+
+        answer = (yield from attempt()) if wait == 0 else (yield from self._waiting(attempt, end))
+        return answer if isinstance(answer, list) else []
 
     def _traced(self, steps: Steps[T]) -> Steps[T]:
         """Return steps that receive, with a span if somebody traces."""

@@ -15,8 +15,12 @@ from lazaretto.model.breaker import (
     BreakerState,
     BreakerStatus,
     BreakerWindow,
+    Passage,
+    client_failed,
+    clients_completed,
     failed_again,
     opened,
+    passage,
     probing,
     succeeded,
 )
@@ -137,3 +141,90 @@ def test_a_failure_in_the_ramp_opens_it_again() -> None:
 def test_settings_out_of_bounds_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(InvalidOption):
         BreakerPolicy(**wrong)  # type: ignore[arg-type]
+
+
+class Ramp:
+    """What a ramp of clients says, message by message."""
+
+    def __init__(self) -> None:
+        opened_ = probing(POLICY, opened(POLICY, DOWN, "", 0), 7, 1_000_000)
+        state = clients_completed(opened_, [7], 2_000_000)
+        assert state is not None
+        self.state: BreakerState | None = state
+
+    def complete(self, count: int) -> None:
+        assert self.state is not None
+        self.state = clients_completed(self.state, range(count), 3_000_000)
+
+    def fail(self, *keys: int) -> None:
+        for key in keys:
+            assert self.state is not None
+            self.state = client_failed(POLICY, self.state, key, 3_000_000)
+
+    @property
+    def status(self) -> BreakerStatus:
+        return BreakerStatus.CLOSED if self.state is None else self.state.status
+
+
+@pytest.mark.parametrize(
+    ("status", "now", "expected"),
+    [
+        (None, 0, Passage(9)),
+        (BreakerStatus.HELD_CLOSED, 0, Passage(9)),
+        (BreakerStatus.HELD_OPEN, 10**9, None),
+        (BreakerStatus.OPEN, 99, None),
+        (BreakerStatus.OPEN, 100, Passage(4, 5, decides=True)),
+        (BreakerStatus.RAMPING, 0, Passage(4, 5, decides=True)),
+    ],
+)
+def test_what_may_pass(status: BreakerStatus | None, now: int, expected: Passage | None) -> None:
+    state = None if status is None else BreakerState(status, 0, probe_at=100, probed=5, limit=4)
+    assert passage(state, 9, now) == expected
+
+
+@pytest.mark.parametrize(
+    ("completed", "failed", "status"),
+    [
+        (0, [1], BreakerStatus.RAMPING),
+        (0, [1, 1, 1, 1], BreakerStatus.RAMPING),
+        (0, [1, 2], BreakerStatus.OPEN),
+        (3, [1, 2, 3, 4], BreakerStatus.RAMPING),
+        (3, [1, 2, 3, 4, 5], BreakerStatus.OPEN),
+        (FULL, [], BreakerStatus.CLOSED),
+    ],
+)
+def test_a_ramp_of_clients(completed: int, failed: list[int], status: BreakerStatus) -> None:
+    ramp = Ramp()
+    if completed:
+        ramp.complete(completed)
+    ramp.fail(*failed)
+    assert ramp.status is status
+
+
+def test_only_probes_of_clients_end_an_outage() -> None:
+    state = opened(POLICY, DOWN, "", 0)
+    for key in (1, 2, 3):
+        state = probing(POLICY, state, key, 1_000_000)
+    assert clients_completed(state, [9], 2_000_000) is state
+    assert client_failed(POLICY, state, 3, 2_000_000) is state
+    after = clients_completed(state, [9, 2], 2_000_000)
+    assert after is not None and (after.status, after.ramping) == (BreakerStatus.RAMPING, 2_000_000)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 40)), max_size=200))
+def test_a_ramp_opens_by_different_failures_and_closes_by_completions(steps: list[tuple[bool, int]]) -> None:
+    ramp, failing, completed = Ramp(), set[int](), 0
+    for fails, key in steps:
+        if fails:
+            failing.add(key)
+            ramp.fail(key)
+        else:
+            completed += 1
+            ramp.complete(1)
+        if ramp.status is BreakerStatus.OPEN:
+            assert fails and len(failing) >= completed + 2
+            break
+        if ramp.status is BreakerStatus.CLOSED:
+            assert not fails and completed + 2 >= FULL
+            break
+        assert len(failing) < completed + 2 < FULL

@@ -12,11 +12,14 @@ from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.messages.send import CancelScheduled, NumberedSend, Send
 from lazaretto.engine.messages.sessions import SetSessionState
+from lazaretto.engine.workers.lost_clients import LoseClient
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, ReceivedMessage
-from lazaretto.receiver import Receiver
+from lazaretto.receiver import Receiver, SuspectChoice
 from lazaretto.sender import Sender, sendable
+from lazaretto.steps import Do, Steps
+from lazaretto.store.sql.operation import Operation
 from lazaretto.work import UnitOfWork
 
 
@@ -24,6 +27,25 @@ def hold_for_clients(broker: AsyncBroker) -> None:
     """Receive for clients from now on: if this process dies, no message counts it."""
     inner: Any = broker
     inner._inner._store.hold_for_clients()
+
+
+async def lose_client(
+    broker: AsyncBroker, path: str, working: Sequence[ReceivedMessage], waiting: Sequence[ReceivedMessage]
+) -> None:
+    """End what a client held whose connection was lost: see LoseClient."""
+    inner: Any = broker
+    driver: Driver = inner._driver
+    await driver.run(_doing(LoseClient(EntityPath.parse(path), working, waiting)))
+
+
+def _doing(operation: Operation[Any]) -> Steps[Any]:
+    return (yield Do(operation))
+
+
+def choose_suspects(receiver: AsyncReceiver, choice: SuspectChoice) -> None:
+    """Receive so that suspects are alone on a connection."""
+    inner: Any = receiver
+    inner._inner._choice = choice
 
 
 class Posting:

@@ -12,6 +12,7 @@ import typer
 from lazaretto.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions
+from lazaretto.cli.client_suggestions import suggest_for_clients
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
 from lazaretto.cli.exposures import examine_exposure
@@ -72,6 +73,7 @@ def examine(broker: Broker) -> dict[str, Any]:
         for topic in broker.topics()
         if topic.status is not QueueStatus.ACTIVE
     ]
+    notices += suggest_for_clients(broker)
     exposed = examine_exposure(broker)
     problems += exposed.problems
     spark, odd = examine_spark()

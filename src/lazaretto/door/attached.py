@@ -32,7 +32,7 @@ from lazaretto.door.producer import Producer
 from lazaretto.door.signatures import Right, Unauthorized, entity_of
 from lazaretto.door.transactions import Coordination
 from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Attached:
             return
         self._peer.grants.require(name, Right.LISTEN)
         session = _session_of(source)
-        await self._peer.door.check_receivable(name, of_session=session is not None)
+        options = await self._peer.door.check_receivable(name, of_session=session is not None)
         deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
         receiver = self._peer.door.broker.receiver(
             name, mode="receive_and_delete" if deletes else "peek_lock", session=session
@@ -173,7 +173,9 @@ class Attached:
             link, source=msgspec.structs.replace(source, filter=filters), properties=properties
         )
         if link.attached:
-            self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes)
+            in_main = EntityPath.parse(name).subqueue is Subqueue.MAIN
+            blames = options.blame_clients and in_main and not deletes
+            self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes, blames=blames)
         else:
             await receiver.close()
 
@@ -194,14 +196,16 @@ class Attached:
             raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
         return accepted
 
-    def drop(self, link: Link) -> None:
+    def drop(self, link: Link, *, lost: bool = False) -> None:
         """Forget a link, and end what was begun for it."""
         attaching = self._attaching.pop(link, None)
         if attaching is not None:
             attaching.cancel()
         held = self._links.pop(link, None)
         if isinstance(held, Consumer):
-            held.detach()
+            held.lose() if lost else held.detach()
+            self._peer.trials.give_up(held)
+            self._peer.trials.settled()
             self._ending.add(held)
             held.closed.add_done_callback(lambda _: self._ending.discard(held))
         elif isinstance(held, Coordination):
@@ -264,10 +268,11 @@ class Attached:
             link.session.refuse(link, condition, text)
             link.session.detach(link, condition, text)
 
-    def drop_all(self) -> None:
-        """Forget all links."""
+    def drop_all(self, *, lost: bool = False) -> None:
+        """Forget all links. `lost`: their client is gone without a goodbye."""
+        self._peer.trials.end()
         for link in [*self._links, *self._attaching]:
-            self.drop(link)
+            self.drop(link, lost=lost)
 
 
 def _is_of(link: Link, path: str) -> bool:

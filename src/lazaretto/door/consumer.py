@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from lazaretto.aio import AsyncReceiver
-from lazaretto.aio.posting import Receiving
+from lazaretto.aio.posting import Receiving, choose_suspects, lose_client
 from lazaretto.amqp import Delivery, Link
 from lazaretto.amqp.performatives import DeliveryState, Outcome, Rejected, TransactionalState
 from lazaretto.door.answers import (
@@ -25,8 +25,9 @@ from lazaretto.door.answers import (
 from lazaretto.door.conversions import encode_message
 from lazaretto.door.order import BEFORE_RECEIVING, Kind
 from lazaretto.door.transactions import in_transaction
+from lazaretto.door.trials import Work
 from lazaretto.errors import BrokerClosed, LazarettoError, SessionLockLost, SettlementError
-from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.messages import Lock, ReceivedMessage, Suspects
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -42,17 +43,28 @@ _SOON: Final = 0.01
 class Consumer:
     """Hands messages over as the client gives credit, and nothing beyond that."""
 
-    def __init__(self, peer: Peer, link: Link, path: str, receiver: AsyncReceiver, *, deletes: bool) -> None:
+    def __init__(
+        self, peer: Peer, link: Link, path: str, receiver: AsyncReceiver, *, deletes: bool, blames: bool
+    ) -> None:
         self._peer = peer
         self._link = link
         self.path = path
         self.receiver = receiver
         self.deletes = deletes
+        self._gone = False
         self._order = peer.links.order(link)
         self._changed = asyncio.Event()
         self._waiting: asyncio.Task[list[ReceivedMessage]] | None = None
         self._spare: list[ReceivedMessage] = []
         self._receiving = Receiving(receiver)
+        self._trials = peer.trials
+        #: What its client works on, if that is to tell whom a lost connection is charged to.
+        self._work: Work | None = None
+        #: What it worked on and what it had not begun when the connection was lost.
+        self._lost: tuple[list[ReceivedMessage], list[ReceivedMessage]] | None = None
+        if blames:
+            self._work = Work(peer.door.widths.get(path, 0))
+            choose_suspects(receiver, self)
         #: For how many messages the store is asked that no task awaits.
         self._asked = 0
         #: Done once the receiver is closed, and its session free.
@@ -77,18 +89,50 @@ class Consumer:
         if self._waiting is None and not self._asked and not self._spare and not self._link.drain:
             self._ask()
         self._changed.set()
-        if self._waiting is not None and (self._link.drain or self._link.credit <= 0):
+        if self._link.drain or self._link.credit <= 0:
+            self.stop_waiting()
+
+    @property
+    def holds(self) -> bool:
+        """Whether its client has messages of it."""
+        return self._link.unsettled > 0
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is about to get some."""
+        return self._asked > 0 or self._waiting is not None
+
+    def choose(self) -> Suspects:
+        """Return what a receive does about suspects."""
+        return self._trials.choose(self)
+
+    def wants_skipped(self) -> bool:
+        """Return whether a suspect that was skipped is for this connection to try."""
+        return self._trials.claim(self)
+
+    def stop_waiting(self) -> None:
+        """Wait for messages no longer."""
+        if self._waiting is not None:
             # A receive that is cancelled gives its messages back.
             self._waiting.cancel()
 
     def look_anew(self) -> None:
         """Ask again for messages: the entity at the path is another one now."""
-        if self._waiting is not None:
-            self._waiting.cancel()
+        self.stop_waiting()
         self._changed.set()
+
+    def lose(self) -> None:
+        """Detach, because the client is gone without a goodbye."""
+        if self._work is not None:
+            self._lost = self._work.split()
+        self.detach()
 
     def detach(self) -> None:
         """Stop handing over, and let the session go. Locks of messages stay with the client."""
+        if self._work is not None:
+            widths = self._peer.door.widths
+            widths[self.path] = max(self._work.width, widths.get(self.path, 0))
+        self._gone = True
         self._task.cancel()
         if self._keeping is not None:
             self._keeping.cancel()
@@ -116,6 +160,9 @@ class Consumer:
     async def _close(self) -> None:
         try:
             with contextlib.suppress(LazarettoError):
+                if self._lost is not None and any(self._lost):
+                    await lose_client(self._peer.door.broker, self.path, *self._lost)
+            with contextlib.suppress(LazarettoError):
                 await self.receiver.close()
         finally:
             self.closed.set_result(None)
@@ -128,7 +175,7 @@ class Consumer:
     @property
     def _room(self) -> int:
         """How many messages the client can have now."""
-        if self._peer.paused:
+        if self._peer.paused or self._trials.blocks(self):
             return 0
         return min(self._link.credit, self._peer.door.limits.unsettled - self._link.unsettled)
 
@@ -186,6 +233,8 @@ class Consumer:
         self._peer.end()
         asked, self._asked = self._asked, 0
         self._spare += messages or ()
+        if not self._spare:
+            self._trials.give_up(self)
         try:
             self._offer()
         except Exception as fault:
@@ -212,7 +261,9 @@ class Consumer:
 
     def _offer(self) -> bool:
         """Hand over what was received, as far as there is credit; return whether it was any."""
-        room = self._link.credit if self._link.attached else 0
+        room = self._link.credit if self._link.attached and not self._gone else 0
+        if self._spare and not self._trials.take(self, self._spare):
+            room = 0
         given, self._spare = self._spare[:room], self._spare[room:]
         self._hand_over(given)
         return bool(given)
@@ -225,6 +276,8 @@ class Consumer:
             return
         if not self._spare:
             wait = 0.0 if drains else None
+            # Others get nothing while suspects are tried, so this one does not wait for more of them.
+            wait = 0.0 if self._trials.is_tester(self) else wait
             receive = self.receiver.receive(min(self._room, MOST_AT_ONCE), wait)
             self._waiting = asyncio.ensure_future(receive)
             try:
@@ -236,6 +289,9 @@ class Consumer:
                 return
             finally:
                 self._waiting = None
+                self._trials.settled()
+            if not self._spare and wait == 0.0:
+                self._trials.give_up(self)
         handed_over = self._offer()
         if self._spare and not self.deletes:
             back, self._spare = self._spare, []
@@ -249,6 +305,8 @@ class Consumer:
         transfer = link.session.transfer
         before: Lock | None = None
         head = swapped = b""
+        if self._work is not None:
+            self._work.begin(messages)
         for message in messages:
             lock = message.lock
             if lock is None or self.deletes:
@@ -265,10 +323,20 @@ class Consumer:
 
     def settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, *, settled: bool) -> None:
         """Settle messages as the client says, and confirm it unless the client has settled already."""
+        if self._work is not None:
+            self._note_work(deliveries, state)
         if isinstance(state, TransactionalState):
             self._enlist(deliveries, state, settled)
             return
         self._settle(deliveries, state, settled)
+
+    def _note_work(self, deliveries: Sequence[Delivery], state: DeliveryState | None) -> None:
+        """Note what the client has done with messages. What it gives back it need not have begun."""
+        assert self._work is not None
+        with contextlib.suppress(LazarettoError):
+            if (settlement := settlement_of(state)) is not None:
+                begun = settlement.verb is not Verb.RELEASE
+                self._work.end([delivery.context for delivery in deliveries], begun=begun)
 
     def _enlist(self, deliveries: Sequence[Delivery], state: TransactionalState, settled: bool) -> None:
         """Keep a settlement until its transaction commits. The lock goes on."""
@@ -326,6 +394,7 @@ class Consumer:
             self._link.session.settle_sent(deliveries, state)
         # A client with all the messages that it may have can have more now.
         self._changed.set()
+        self._trials.settled()
         self._peer.flush_soon()
 
 

@@ -22,6 +22,7 @@ from lazaretto.door.consumer import Consumer
 from lazaretto.door.grants import Grants
 from lazaretto.door.signatures import Unauthorized, name_of_login
 from lazaretto.door.transactions import Transactions
+from lazaretto.door.trials import Trials
 from lazaretto.door.watch import Watch
 from lazaretto.errors import LazarettoError
 from lazaretto.serving.guard import Seat
@@ -80,6 +81,7 @@ class Peer(asyncio.Protocol):
         self._beating: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self.links = Attached(self)
+        self.trials = Trials(lambda: self.links.held(Consumer), door.claims)
         self._on: dict[type[Event], Callable[[Any], None]] = {
             SaslStarted: self._start_sasl,
             Opened: self._open,
@@ -119,7 +121,8 @@ class Peer(asyncio.Protocol):
             self._beating.cancel()
         self.door.peers.discard(self)
         self._seat.leave()
-        self.links.drop_all()
+        # A client that says goodbye has settled what it was working on, or lets its locks expire.
+        self.links.drop_all(lost=self._connection.state is ConnectionState.OPENED)
 
     def data_received(self, data: bytes) -> None:
         # Some transports go on for a moment after they were told to pause.

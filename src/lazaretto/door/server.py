@@ -22,6 +22,7 @@ from lazaretto.door.peer import Peer
 from lazaretto.door.promises import Promises
 from lazaretto.door.reception import Newcomer
 from lazaretto.door.signatures import AccessPolicy
+from lazaretto.door.trials import Trials
 from lazaretto.errors import BrokerClosed, EntityNotFound, InvalidOption, LazarettoError, NotAllowed
 from lazaretto.model.clock import Clock, SystemClock, to_datetime
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
@@ -103,6 +104,9 @@ class Door:
         self.newcomers: set[asyncio.Transport] = set()
         #: Where clients connect: the port that was asked for, or a free one.
         self.port = 0
+        #: How many messages clients were seen to work on at once, and who tries suspects, by path.
+        self.widths: dict[str, int] = {}
+        self.claims: dict[str, Trials] = {}
         self._settlers: dict[str, AsyncReceiver] = {}
         self._settlings: dict[str, Settling] = {}
         self._sleepers: set[asyncio.Future[None]] = set()
@@ -166,8 +170,10 @@ class Door:
         # A client that is told of more than its connection may hold in part sends it, and loses its link.
         return min(options.max_message_size, self.limits.partial_size)
 
-    async def check_receivable(self, path: str, *, of_session: bool) -> None:
-        """Raise EntityNotFound, or NotAllowed if a receiver of a session, or of none, cannot be had there."""
+    async def check_receivable(self, path: str, *, of_session: bool) -> QueueOptions:
+        """Return the options of what can be received from.
+
+        Raise EntityNotFound, or NotAllowed if a receiver of a session, or of none, cannot be had there."""
         found = EntityPath.parse(path)
         options = (await self.broker.queue(found.queue)).options
         requires = options.requires_session and found.subqueue is Subqueue.MAIN
@@ -177,6 +183,7 @@ class Door:
             # As Service Bus says it: programs look for the words.
             wanted = _WANTS_SESSION if requires else _HAS_NO_SESSIONS
             raise NotAllowed(f"{wanted} It is {path!r}")
+        return options
 
     async def check_exists(self, path: str) -> None:
         """Raise EntityNotFound, InvalidPath for a path at which there is nothing."""

@@ -57,6 +57,7 @@ class Maintenance:
         self._stopping = False
         self._seen: tuple[int, int] | None = None
         self._next_due: int | None = 0
+        self._again: int | None = None
         self._beat_at = self._bury_at = 0.0
         self._clean_at = 0
         self._thread = threading.Thread(target=self._run, name="lazaretto-maintenance", daemon=True)
@@ -133,6 +134,7 @@ class Maintenance:
         if before is None or seen[0] != before[0]:
             self._store.notifier.notify_all()
         self._seen = seen
+        self._again = self._store.look_again()
         if before is None or seen[1] != before[1]:
             self._next_due = self._store.read(lambda tx: tx.next_due())
         while self._is_due() and not self._stopping:
@@ -168,6 +170,8 @@ class Maintenance:
 
     def _pause(self) -> float:
         pause = self._store.poll if self._store.notifier.waiting else _REST
-        if self._next_due is not None and self._clock.ticks:
-            pause = min(pause, max(0.0, (self._next_due - self._clock.now()) / MICROSECONDS))
+        if self._clock.ticks:
+            for at in (self._next_due, self._again):
+                if at is not None:
+                    pause = min(pause, max(0.0, (at - self._clock.now()) / MICROSECONDS))
         return pause

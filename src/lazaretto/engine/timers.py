@@ -16,7 +16,7 @@ from lazaretto.engine.outcome.units import MOST_IN_UNIT, takes_units
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.engine.routing.deliver import pass_all_on, pass_on_scheduled
 from lazaretto.engine.routing.forwards import active_due, forwards
-from lazaretto.engine.workers.workers import blame, bury
+from lazaretto.engine.workers.workers import blame, blame_client, bury
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.keys import in_main, queue_of, sequence_of
 from lazaretto.model.policy import Outcome
@@ -26,6 +26,7 @@ from lazaretto.store.records.messages import (
     DELAYED,
     FRESH,
     LOCKED,
+    LOST,
     READY,
     SCHEDULED,
     SUSPECT,
@@ -75,6 +76,7 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
     passed = 0
     lost: set[tuple[int, int | None]] = set()
     judged: set[int] = set()
+    clients: dict[int, list[MessageRow]] = {}
     for row in rows:
         if row.key in judged:
             continue
@@ -84,6 +86,9 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
             tx.save_row(msgspec.structs.replace(row, due=None))
             continue
         if row.state == LOCKED:
+            if row.locked_by is not None and row.locked_by.endswith(LOST):
+                clients.setdefault(queue.queue_id, []).append(row)
+                continue
             dead = row.locked_by is not None and tx.workers.is_dead(row.locked_by)
             if dead and row.locked_by is not None:
                 # A host's leases tell what it had begun, and what it had only taken.
@@ -101,6 +106,10 @@ def _sweep_once(tx: Transaction, limit: int) -> int:
         else:
             # A message that was forwarded together with others is gone.
             passed += _come_due(tx, queue, row) if not passed or tx.row(row.key) is not None else 0
+    for queue_id, of_clients in clients.items():
+        queue = tx.queues.by_id(queue_id)
+        if queue is not None:
+            blame_client(tx, queue, of_clients)
     sessions = tx.sessions.due(limit)
     for session in sessions:
         queue = tx.queues.by_id(session.queue_id)

@@ -9,23 +9,26 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from lazaretto.model.clock import MICROSECONDS
-from lazaretto.model.options import Duration, duration, fraction, integer, option, option_set
+from lazaretto.model.options import Duration, duration, flag, fraction, integer, option, option_set
 
 _replace = msgspec.structs.replace
 
 #: The limit of a ramp at which the breaker is closed: some thirty messages were processed by then.
 FULL = 32
+#: How many probes of one outage are remembered, of which any may end it.
+_PROBES = 32
 #: How many failures of one kind are remembered to be given back.
 _MOST_REMEMBERED = 100_000
 
 
 class BreakerStatus(enum.Enum):
-    """Whether service hosts are handed messages."""
+    """Whether service hosts are handed messages, and clients if the breaker is for them too."""
 
     #: Everything is handed out.
     CLOSED = "closed"
@@ -50,6 +53,8 @@ class BreakerPolicy:
         window: Period in which failures belong to one outage.
         probe_interval: Time to the first probe; each further probe waits half as long again.
         longest_probe_interval: Longest time between two probes.
+        clients: It is for clients of AMQP and HTTP too. They name no error, so any failures are alike:
+            messages that are abandoned, or whose lock expires.
     """
 
     messages: int = option(10, integer(2, 10_000))
@@ -57,6 +62,7 @@ class BreakerPolicy:
     window: Duration = option(60.0, duration(0.001))
     probe_interval: Duration = option(1.0, duration(0.001))
     longest_probe_interval: Duration = option(5.0, duration(0.001))
+    clients: bool = option(False, flag())
 
 
 class BreakerState(msgspec.Struct, frozen=True):
@@ -64,6 +70,8 @@ class BreakerState(msgspec.Struct, frozen=True):
 
     `fingerprint` and `error` tell the failure; `interval` is the pause to the next probe, at
     `probe_at`; `probed`: the key of the latest probe; `limit`: messages of one hand-over in a ramp.
+    Of clients, whose messages are settled one by one: `probes`, the keys of the latest, and in a ramp
+    `ramping`, its begin, and `failing`, the keys of messages that failed in it.
     """
 
     status: BreakerStatus
@@ -74,6 +82,29 @@ class BreakerState(msgspec.Struct, frozen=True):
     probe_at: int = 0
     probed: int = 0
     limit: int = 1
+    probes: tuple[int, ...] = ()
+    ramping: int = 0
+    failing: tuple[int, ...] = ()
+
+
+class Passage(NamedTuple):
+    """A way through a breaker: for how many messages, behind which key, and whether their result decides."""
+
+    limit: int
+    after: int = 0
+    decides: bool = False
+
+
+def passage(state: BreakerState | None, limit: int, now: int) -> Passage | None:
+    """Return how many of `limit` messages may be handed out; None: none are, for now."""
+    if state is None or state.status is BreakerStatus.HELD_CLOSED:
+        return Passage(limit)
+    if state.status is BreakerStatus.HELD_OPEN:
+        return None
+    if state.status is BreakerStatus.OPEN and now < state.probe_at:
+        return None
+    # Probes rotate through the queue, so that messages that always fail do not decide alone.
+    return Passage(min(limit, state.limit), state.probed, decides=True)
 
 
 def opened(policy: BreakerPolicy, fingerprint: str, error: str, now: int) -> BreakerState:
@@ -87,7 +118,8 @@ def probing(policy: BreakerPolicy, state: BreakerState, key: int, now: int) -> B
     if state.status is not BreakerStatus.OPEN:
         return _replace(state, probed=key)
     interval = min(state.interval * 3 // 2, round(policy.longest_probe_interval * MICROSECONDS))
-    return _replace(state, interval=interval, probe_at=now + interval, probed=key)
+    probes = (*state.probes, key)[-_PROBES:]
+    return _replace(state, interval=interval, probe_at=now + interval, probed=key, probes=probes)
 
 
 def succeeded(state: BreakerState) -> BreakerState | None:
@@ -103,15 +135,45 @@ def failed_again(policy: BreakerPolicy, state: BreakerState, now: int) -> Breake
     if state.status is BreakerStatus.OPEN:
         return state
     interval = round(policy.probe_interval * MICROSECONDS)
-    open_ = BreakerStatus.OPEN
-    return _replace(state, status=open_, interval=interval, probe_at=now + interval, limit=1)
+    return _replace(
+        state, status=BreakerStatus.OPEN, interval=interval, probe_at=now + interval, limit=1,
+        probes=(), ramping=0, failing=(),
+    )  # fmt: skip
+
+
+def clients_completed(state: BreakerState, keys: Collection[int], now: int) -> BreakerState | None:
+    """Return the state after clients completed messages; None is closed.
+
+    What they had before the outage tells nothing of its end: only a probe does.
+    """
+    if state.status is BreakerStatus.OPEN:
+        if not any(key in state.probes for key in keys):
+            return state
+        return _replace(state, status=BreakerStatus.RAMPING, limit=2, ramping=now)
+    if state.status is not BreakerStatus.RAMPING:
+        return state
+    limit = state.limit + len(keys)
+    return None if limit >= FULL else _replace(state, limit=limit)
+
+
+def client_failed(policy: BreakerPolicy, state: BreakerState, key: int, now: int) -> BreakerState:
+    """Return the state after a client's message failed: open again if more fail than are completed.
+
+    One message that fails again and again is poison, also in a ramp.
+    """
+    if state.status is not BreakerStatus.RAMPING or key in state.failing:
+        return state
+    failing = (*state.failing, key)
+    if len(failing) >= state.limit:
+        return failed_again(policy, state, now)
+    return _replace(state, failing=failing)
 
 
 class BreakerWindow:
     """The latest outcomes that one host saw on a queue. Not for several threads at once."""
 
     def __init__(self, policy: BreakerPolicy) -> None:
-        self._policy = policy
+        self.policy = policy
         #: The latest different messages: their key, and how each ended last (None: processed).
         self._latest: OrderedDict[int, str | None] = OrderedDict()
         #: What each message was charged for, by fingerprint: how often, and when first.
@@ -123,7 +185,7 @@ class BreakerWindow:
 
         `now`: seconds on any clock that does not jump.
         """
-        latest, most, found = self._latest, 2 * self._policy.messages, None
+        latest, most, found = self._latest, 2 * self.policy.messages, None
         self._forget(now)
         if all(fingerprint is None for _, fingerprint in outcomes):
             # Only the latest are remembered.
@@ -140,14 +202,14 @@ class BreakerWindow:
                     charges[key] = (count + 1, first)
             if len(latest) > most:
                 self._failing -= latest.popitem(last=False)[1] is not None
-            if found is None and fingerprint is not None and self._failing >= self._policy.messages:
+            if found is None and fingerprint is not None and self._failing >= self.policy.messages:
                 # Looked for at each failure: an outage may be over again at the end of a batch.
                 found = self._outage()
         return found
 
     def note_completed(self, keys: Sequence[int], now: float) -> None:
         """Add messages that have all succeeded, as `note` does."""
-        self.note([(key, None) for key in keys[-2 * self._policy.messages :]], now)
+        self.note([(key, None) for key in keys[-2 * self.policy.messages :]], now)
 
     def _outage(self) -> str | None:
         counts: dict[str, int] = {}
@@ -155,13 +217,13 @@ class BreakerWindow:
             if fingerprint is not None and key in self._charges.get(fingerprint, ()):
                 counts[fingerprint] = counts.get(fingerprint, 0) + 1
         for fingerprint, count in counts.items():
-            if count >= self._policy.messages and count >= self._policy.share * len(self._latest):
+            if count >= self.policy.messages and count >= self.policy.share * len(self._latest):
                 return fingerprint
         return None
 
     def _forget(self, now: float) -> None:
         """Forget charges that are too old to be part of an outage that begins now."""
-        oldest = now - self._policy.window
+        oldest = now - self.policy.window
         for fingerprint, charges in list(self._charges.items()):
             # The first charged stand first.
             for key in [key for key, (_, first) in _leading(charges, oldest)]:

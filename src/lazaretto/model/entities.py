@@ -303,6 +303,7 @@ class QueueOptions:
         dead_letter_policy: Poison policy for reading the dead-letter subqueue. Its cycles are
             ignored, and `move` is refused. Without it nothing is counted there, as in Service Bus.
         breaker: When service hosts pause the queue because of an outage.
+        blame_clients: A connection of a client that dies charges only what the client was working on.
         on_poison_session: What happens to a session with a poison message; `end` is for dialogs.
         dead_letter_on_filter_errors: Subscriptions only: dead-letter messages whose rules raise an
             error, otherwise skip them.
@@ -333,6 +334,7 @@ class QueueOptions:
     breaker: BreakerPolicy | None = option(
         _DEFAULT_BREAKER, instance(BreakerPolicy, or_none=True), page="service-host.md#circuit-breaker"
     )
+    blame_clients: bool = option(False, flag(), page="service-bus-clients.md#outages-and-killers")
     on_poison_session: Converted[PoisonSession, GivenPoisonSession] = option(
         PoisonSession.SKIP, choice(POISON_SESSIONS), page="service-host.md#sessions"
     )

@@ -79,6 +79,7 @@ class QueueChanges(TopicChanges, total=False):
     policy: PoisonPolicy
     dead_letter_policy: PoisonPolicy | None
     breaker: BreakerPolicy | None
+    blame_clients: bool
     on_poison_session: GivenPoisonSession
     dead_letter_on_filter_errors: bool
     kept_samples: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import json
 import uuid
 from collections.abc import Mapping
@@ -265,6 +266,17 @@ def as_message(message: Message | StoredMessage) -> Message:
         dead_letter_queue=headers.dead_letter_queue,
         amqp=headers.amqp,
     )
+
+
+class Suspects(enum.Enum):
+    """The turn of suspects in a receive, each of which is delivered alone."""
+
+    #: Earlier messages go first, later ones wait.
+    IN_PLACE = "in_place"
+    #: They wait for somebody who holds nothing else.
+    SKIPPED = "skipped"
+    #: They go before all others: their receiver holds nothing else.
+    FIRST = "first"
 
 
 class ReceivedMessage(StoredMessage):

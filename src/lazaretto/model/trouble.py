@@ -77,7 +77,8 @@ def _breaker(queue: Standing) -> list[Trouble]:
     held = breaker.status is BreakerStatus.HELD_OPEN
     command = _line("breaker", "resume" if held else "show", queue.path)
     why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
-    text = f"the breaker of {queue.path} is {why}; hosts are handed nothing: {command}"
+    what = "nothing is handed out" if held else "only probes are handed out"
+    text = f"the breaker of {queue.path} is {why}; {what}: {command}"
     return [Trouble("breaker_open", True, text, breaker.since, command)]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lazaretto.engine.outcome.attempts import note_cleared
+from lazaretto.engine.outcome.client_outages import note_completed_by_client
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import resolve
 from lazaretto.model.keys import in_main, main_key, queue_of
@@ -31,6 +32,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
         tx.bodies.delete([m.body_id for m in messages if m.body_id is not None])
         _forget_history(tx, messages)
     hooks.on_completed(tx, queue, messages)
+    note_completed_by_client(tx, queue, [message.key for message in messages])
     count_messages(tx, COMPLETED, messages)
     return True
 

@@ -12,13 +12,15 @@ from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.messages.complete import count_messages, delete_completed
 from lazaretto.engine.messages.sessions import held_error, require_session
 from lazaretto.engine.outcome.attempts import note_commit
+from lazaretto.engine.outcome.client_outages import note_probe, passage_of_client
 from lazaretto.engine.outcome.verdicts import carry_out
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
+from lazaretto.model.breaker import Passage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, main_key, subqueue_of, upper_bound
-from lazaretto.model.messages import Lock, ReceivedMessage
+from lazaretto.model.messages import Lock, ReceivedMessage, Suspects
 from lazaretto.model.policy import Outcome, Retry, decide
 from lazaretto.model.rates import RECEIVED
 from lazaretto.store.records.messages import (
@@ -50,6 +52,9 @@ class Receive(Operation[Found]):
     session: Lock | None = None
     #: Only messages after this key, if there are any.
     after: int = 0
+    suspects: Suspects = Suspects.IN_PLACE
+    #: Whether the last run skipped a suspect.
+    skipped: bool = False
 
     # An attempt that is recorded but not synced survives the death of any process.
     durable = False
@@ -57,7 +62,30 @@ class Receive(Operation[Found]):
     rank: ClassVar[int] = 2
 
     def run(self, tx: Transaction) -> Found | Again:
+        self.skipped = False
         queue = receivable(tx, self.path, self.session is not None)
+        if queue.breaker is not None:
+            way = passage_of_client(tx, queue, self.path, self.limit)
+            if way is None:
+                return []
+            if way.decides:
+                return self._probe(tx, queue, way)
+        return self._receive(tx, queue)
+
+    def _probe(self, tx: Transaction, queue: QueueRecord, way: Passage) -> Found | Again:
+        """Receive what may pass a breaker that is not closed."""
+        answer: Found | Again = []
+        for after in dict.fromkeys((way.after, 0)):
+            one = dataclasses.replace(self, limit=way.limit, after=max(after, self.after))
+            answer = one._receive(tx, queue)
+            self.skipped = self.skipped or one.skipped
+            if answer != []:
+                break
+        if isinstance(answer, list) and answer:
+            note_probe(tx, queue, answer[-1].key)
+        return answer
+
+    def _receive(self, tx: Transaction, queue: QueueRecord) -> Found | Again:
         token = tx.random_token(self.limit) if self.session is None else self.session.token
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
         if self._takes_at_once(queue):
@@ -70,6 +98,8 @@ class Receive(Operation[Found]):
         halted = look_again(tx, self.path)
         if halted is not None:
             return halted
+        if self._is_held_back(tx, queue):
+            return []
         if self.session is None:
             rows = self._from_queue(tx, queue, token, until)
             lock = Lock(self.path, token, until)
@@ -80,6 +110,13 @@ class Receive(Operation[Found]):
         if isinstance(rows, EntityError):
             return rows
         return hand_over(tx, rows, lock) if rows or caught_up else AGAIN
+
+    def _is_held_back(self, tx: Transaction, before: QueueRecord) -> bool:
+        """Return whether locks that expired meanwhile have opened the breaker."""
+        queue = tx.queues.by_path(self.path.key)
+        if queue is None or queue.breaker == before.breaker:
+            return False
+        return passage_of_client(tx, queue, self.path, self.limit) is None
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
         return self.start_all(tx, [self])[0]
@@ -152,7 +189,11 @@ class Receive(Operation[Found]):
         while True:
             # Suspects keep their place: earlier messages go first, later ones wait.
             suspect = tx.select_suspect(first, last)
-            rows = tx.select_ready(first, last if suspect is None else suspect.key, self.limit)
+            if suspect is not None and self.suspects is Suspects.SKIPPED:
+                suspect, self.skipped = None, True
+            goes_first = suspect is not None and self.suspects is Suspects.FIRST
+            end = last if suspect is None else suspect.key
+            rows = [] if goes_first else tx.select_ready(first, end, self.limit)
             if suspect is not None and not rows:
                 rows = [suspect]
             if not rows or not dispose_of_exhausted(tx, queue, rows):
@@ -197,7 +238,13 @@ class Receive(Operation[Found]):
             left = self.limit - len(rows)
             if left:
                 rows += tx.select_session_messages(queue.queue_id, session_id, state, before, left)
-        return rows or suspect
+        return rows or self._unless_skipped(suspect)
+
+    def _unless_skipped(self, suspects: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        if suspects and self.suspects is Suspects.SKIPPED:
+            self.skipped = True
+            return []
+        return suspects
 
     def _unit(self, tx: Transaction, queue: QueueRecord, session_id: str) -> list[ReceivedMessage]:
         """Return all messages of a session that is one unit, once none is delayed or locked."""
@@ -213,6 +260,7 @@ class Receive(Operation[Found]):
             # One suspect makes a suspect of the unit.
             for row in rows:
                 row.alone = True
+            rows = self._unless_skipped(rows)
         if len(rows) > self.limit:
             raise NotAllowed(
                 f"session {session_id!r} of {queue.path!r} is settled as a unit (on_poison_session=whole) "
@@ -230,9 +278,9 @@ def _answering(
 def takes_at_once(path: EntityPath, queue: QueueRecord) -> bool:
     """Return whether a receive takes the next fresh messages if no other message precedes them.
 
-    A halted queue delivers nothing, even if the message that halted it is gone.
+    A halted queue delivers nothing, even if the message that halted it is gone. A breaker may.
     """
-    return path.subqueue is Subqueue.MAIN and queue.halted_by is None
+    return path.subqueue is Subqueue.MAIN and queue.halted_by is None and queue.breaker is None
 
 
 def put_lock(tx: Transaction, messages: list[ReceivedMessage], lock: Lock) -> list[ReceivedMessage]:

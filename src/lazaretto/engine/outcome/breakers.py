@@ -78,7 +78,7 @@ class OpenBreaker(Operation[int]):
         state = breaker_of(queue)
         if state is not None and state.status is BreakerStatus.HELD_CLOSED:
             return 0
-        given = _give_all_back(tx, queue, self.charges)
+        given = refund(tx, queue, self.charges)
         if state is None:
             text = shorten(self.error, 200)
             save_breaker(tx, queue, opened(queue.options.breaker, self.fingerprint, text, tx.now))
@@ -98,10 +98,11 @@ class GiveBack(Operation[int]):
 
     def run(self, tx: Transaction) -> int:
         queue = tx.queues.by_path(self.path.key)
-        return 0 if queue is None else _give_all_back(tx, queue, self.charges)
+        return 0 if queue is None else refund(tx, queue, self.charges)
 
 
-def _give_all_back(tx: Transaction, queue: QueueRecord, charges: Mapping[int, int]) -> int:
+def refund(tx: Transaction, queue: QueueRecord, charges: Mapping[int, int]) -> int:
+    """Undo so many attempts at each message, given by key; return of how many messages."""
     return sum(_give_back(tx, queue, key, count) for key, count in charges.items())
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from lazaretto.engine.log import tell
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
+from lazaretto.engine.outcome.client_outages import is_in_outage
 from lazaretto.engine.outcome.dispositions import conclude, hold_session
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.model.entities import PoisonSession
@@ -54,6 +55,11 @@ def fail(
         _tell(tx, queue, row, f"attempt {row.deliveries}", outcome, failure)
         end_attempt(tx, row, outcome, failure)
         put_back(tx, row, delay)
+        return Retry()
+    if is_in_outage(tx, queue, row, outcome, failure):
+        # A commit that opens a breaker is not planned, and may have refunded attempts at this message.
+        row = row if tx.plans else tx.row(row.key) or row
+        put_back(tx, end_attempt(tx, row, Outcome.RELEASED, failure))
         return Retry()
     row = end_attempt(tx, row, outcome, failure)
     _tell(tx, queue, row, policy.shown_attempt(row.counters), outcome, failure)

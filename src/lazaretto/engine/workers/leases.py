@@ -13,7 +13,7 @@ from lazaretto.engine.messages.sessions import ReleaseSession, require_session
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.breakers import breaker_of, save_breaker
 from lazaretto.errors import EntityError, LazarettoError, SessionLockLost
-from lazaretto.model.breaker import BreakerStatus, probing
+from lazaretto.model.breaker import passage, probing
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import main_key
 from lazaretto.model.messages import Lock, Past, ReceivedMessage
@@ -94,9 +94,7 @@ class Take(Operation[Handover | EntityError | None]):
             queue = receivable(tx, self.path, with_session=False)
         except LazarettoError:
             return None
-        state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
-        held = state is not None and state.status is not BreakerStatus.HELD_CLOSED
-        return None if held or not takes_at_once(self.path, queue) else queue
+        return queue if takes_at_once(self.path, queue) else None
 
     def _share(self, queue: QueueRecord) -> Share:
         sharers = 1 if self.sharers is None or self.limit == 1 else max(1, self.sharers())
@@ -105,17 +103,12 @@ class Take(Operation[Handover | EntityError | None]):
         return Share(self.limit, sharers, None if fits else most)
 
     def _take(self, tx: Transaction) -> Handover | EntityError | Again | None:
-        limit, probed = self.limit, 0
         queue = tx.queues.by_path(self.path.key) or require_queue(tx, self.path)
         state = breaker_of(queue) if self.path.subqueue is Subqueue.MAIN else None
-        if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
-            if state.status is BreakerStatus.HELD_OPEN:
-                return None
-            if state.status is BreakerStatus.OPEN and tx.now < state.probe_at:
-                return None
-            # Probes rotate through the queue, so that messages that always fail do not decide alone.
-            limit, probed = min(limit, state.limit), state.probed
-        limit = self._fitting(tx, queue, limit)
+        way = passage(state, self.limit, tx.now)
+        if way is None:
+            return None
+        limit, probed = self._fitting(tx, queue, way.limit), way.after
         found = Receive(self.path, limit, self.session, after=probed).run(tx)
         if probed and not found:
             found = Receive(self.path, limit, self.session).run(tx)
@@ -131,7 +124,7 @@ class Take(Operation[Handover | EntityError | None]):
             LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started)
         )
         outage = None
-        if state is not None and state.status is not BreakerStatus.HELD_CLOSED:
+        if state is not None and way.decides:
             outage = state.fingerprint
             if queue.options.breaker is not None:
                 save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))

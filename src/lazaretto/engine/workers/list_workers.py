@@ -9,7 +9,7 @@ from datetime import datetime
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
-from lazaretto.store.records.messages import FOR_CLIENTS
+from lazaretto.store.records.messages import FOR_CLIENTS, LOST
 from lazaretto.store.sql.transaction import Transaction
 
 #: How many messages with a time to come are looked at for those that are locked.
@@ -96,7 +96,7 @@ def _without(held: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[Held
 
 
 def _process_of(holder: str) -> str:
-    return holder.removesuffix(FOR_CLIENTS)
+    return holder.removesuffix(LOST).removesuffix(FOR_CLIENTS)
 
 
 def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:

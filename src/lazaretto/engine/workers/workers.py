@@ -23,6 +23,9 @@ from lazaretto.store.records.messages import LOCKED, LeaseRecord, MessageRow, Qu
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
+#: The name of those whose connection was lost, in events and errors.
+_CLIENT = "a client"
+
 
 def blame(
     tx: Transaction,
@@ -50,11 +53,25 @@ def blame(
                 put_back(tx, msgspec.structs.replace(row, suspect=1))
             _condemn(tx, queue, group[0], worker, failure)
             continue
-        text = f"{worker} died while it held {len(rows)} messages"
+        text = f"{worker} died while it held {len(rows)} message{'' if len(rows) == 1 else 's'}"
         for row in group:
             record_attempt(tx, row, Outcome.LOST, Failure(WORKER_CRASHED, text))
             put_back(tx, msgspec.structs.replace(row, suspect=max(row.suspect, 1) + 1))
         note(tx, "suspects_held", queue, worker=worker, messages=len(group))
+
+
+def blame_client(tx: Transaction, queue: QueueRecord, rows: Sequence[MessageRow]) -> None:
+    """End the attempts of messages that a client was working on when its connection was lost.
+
+    The connection says little of its process, so the first loss charges nobody.
+    """
+    # A suspect was delivered to a connection that held nothing else.
+    suspects = [] if _are_one_unit(queue, rows) else [row for row in rows if row.suspect]
+    for row in suspects:
+        blame(tx, _CLIENT, [row], alone=True)
+    others = [row for row in rows if row not in suspects]
+    if others:
+        blame(tx, _CLIENT, others, alone=False)
 
 
 def _are_one_unit(queue: QueueRecord, rows: Sequence[MessageRow]) -> bool:

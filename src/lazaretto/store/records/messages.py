@@ -18,6 +18,8 @@ from lazaretto.model.rates import MINUTE
 #: What follows a worker's name in locks that it takes for clients of a server. No worker has such a name, so
 #: its death says nothing of what they hold: those locks run out, unless another server renews them.
 FOR_CLIENTS: Final = "/clients"
+#: What follows that in locks of a client whose connection was lost while it worked on the messages.
+LOST: Final = "/lost"
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
 #: SUSPECT waits until it is handed out alone, since a worker died holding it among others.

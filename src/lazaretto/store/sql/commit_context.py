@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.records.messages import FOR_CLIENTS, FRESH, Notice
@@ -36,6 +37,16 @@ class Identity:
 
     worker: str
     holder: str
+    #: What it saw of the latest messages of its clients, by queue. A commit that is undone is done again, and
+    #: the same message counts once.
+    windows: dict[int, BreakerWindow] = dataclasses.field(default_factory=dict)
+    #: When to look again whether there is something to receive, by place.
+    again: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it holds messages for clients of a server."""
+        return self.holder != self.worker
 
     def hold_for_clients(self) -> None:
         """Take locks for clients of a server from now on."""

@@ -12,6 +12,7 @@ from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import SEQUENCE_BITS, queue_of
 from lazaretto.model.rates import DEAD
 from lazaretto.store.records.messages import (
+    FOR_CLIENTS,
     AttemptRecord,
     AuditCriteria,
     AuditRecord,
@@ -37,6 +38,9 @@ class LetterQuery(NamedTuple):
 _LETTERS = LetterQuery("select_dead_letters", "select_dead_letters_alike", "select_dead_letters_named")
 _KEYS = LetterQuery("select_letter_keys", "select_letter_keys_alike", "select_letter_keys_named")
 
+
+#: The names of those who hold messages for clients.
+_CLIENTS = f"%{FOR_CLIENTS}%"
 
 #: What is stored of a dead letter, in its order.
 _LETTER = operator.attrgetter(
@@ -82,6 +86,16 @@ class HistoryTables(Part):
     def workers(self, keys: Sequence[int]) -> dict[int, str]:
         """Return who made the latest attempt at each message, by key, where that is known."""
         return dict(self._context.run("select_triers", (self._context.ids(keys),)))
+
+    def refundable(self, first: int, last: int, since: int) -> dict[int, int]:
+        """Return how often clients' failures were charged to messages between two keys since a time."""
+        values = {"first": first, "last": last, "since": since, "clients": _CLIENTS}
+        return dict(self._context.run("select_refundable", values).fetchall())
+
+    def refund(self, keys: Sequence[int], since: int) -> None:
+        """Record that these charges do not count."""
+        values = {"keys": self._context.ids(keys), "since": since, "clients": _CLIENTS}
+        self._context.run("refund_attempts", values)
 
     def move_attempts(self, key: int, new_key: int) -> None:
         """Move a message's history to another key."""

@@ -664,6 +664,12 @@ WHERE key = :key AND state = {LOCKED} AND lock_token = :token AND due > :now
 UPDATE lazaretto_messages SET due = :until
 WHERE key [among keys] AND state = {LOCKED} AND lock_token = :token AND due > :now
 
+-- name: note_lost
+-- The client that holds these messages is lost.
+-- locks: written first
+-- claims: not looked at
+UPDATE lazaretto_messages SET locked_by = :holder WHERE key [among keys] AND state = {LOCKED}
+
 -- name: select_body
 -- The body of one message.
 -- locks: not looked at
@@ -1051,6 +1057,18 @@ WHERE key [among keys] AND error_type IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM lazaretto_attempts AS later
     WHERE later.key = a.key AND later.error_type IS NOT NULL
         AND (later.number > a.number OR later.number = a.number AND later.[rowid] > a.[rowid]))
+
+-- name: select_refundable
+-- How often messages between two keys were charged since a time for a failure that clients told.
+SELECT key, count(*) FROM lazaretto_attempts
+WHERE key > :first AND key <= :last AND ended >= :since
+    AND outcome IN ('failed', 'expired') AND worker LIKE :clients
+GROUP BY key ORDER BY key
+
+-- name: refund_attempts
+-- These attempts were not charged after all.
+UPDATE lazaretto_attempts SET outcome = 'released'
+WHERE key [among keys] AND ended >= :since AND outcome IN ('failed', 'expired') AND worker LIKE :clients
 
 -- name: trim_attempts
 -- The oldest part of a history that is too long.

@@ -382,6 +382,14 @@ class Store(ABC):
         """Wake one more caller that waits for the same thing, after finding something or failing."""
         self.notifier.pass_on(key >> 42, alike)
 
+    def look_again(self) -> int | None:
+        """Wake receivers that were told to look again now; return when the next ones are."""
+        again, now = self.identity.again, self.clock.now()
+        for place in [place for place, at in tuple(again.items()) if at <= now]:
+            del again[place]
+            self.notifier.notify({place: 1})
+        return min(tuple(again.values()), default=None)
+
     def sleep(self, seconds: float) -> None:
         """Sleep, as the thread that looks for other processes' commits, until it is time to look again."""
         self._awake.wait(seconds)

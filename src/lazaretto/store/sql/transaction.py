@@ -132,6 +132,10 @@ class Transaction:
         """After the commit, wake receivers of the subqueue that contains `key`, for a number of messages."""
         self.context.wake(key, messages)
 
+    def look_again(self, key: int, at: int) -> None:
+        """Wake receivers of the subqueue that contains `key` at a time, in this process."""
+        self.context.identity.again[key >> 42] = at
+
     def tell(self, notice: Notice) -> None:
         """Log a notice after the commit succeeds."""
         self.context.tell(notice)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import msgspec
 
 from lazaretto.model.keys import lower_bound
-from lazaretto.store.records.messages import LeaseRecord, MessageRow, WorkerRecord
+from lazaretto.store.records.messages import LOST, LeaseRecord, MessageRow, WorkerRecord
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.commit_context import Part
 
@@ -84,6 +85,11 @@ class WorkerTables(Part):
         bounds = {"now": self._context.now, "limit": limit}
         rows = self._context.run("select_session_holders", bounds)
         return [(worker, key, queue_id, session) for worker, key, queue_id, session in rows]
+
+    def note_lost(self, keys: Sequence[int]) -> None:
+        """Record in locks on messages that the client that holds them is lost."""
+        values = {"keys": self._context.ids(keys), "holder": f"{self._context.identity.holder}{LOST}"}
+        self._context.run("note_lost", values)
 
     def insert_lease(self, lease: LeaseRecord) -> None:
         """Record a service host's hand-over."""

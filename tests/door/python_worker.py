@@ -1,0 +1,25 @@
+"""A worker on Azure's client for Python: CONNECTION_STRING QUEUE [SESSION].
+
+It prints a line for each message, and ends when it has seen the body "end"; "exit" kills it, "down" is
+abandoned, all else is completed. It prefetches as many as there are.
+"""
+
+import os
+import sys
+
+from azure.servicebus import ServiceBusClient
+
+with ServiceBusClient.from_connection_string(sys.argv[1], retry_total=0) as client:
+    session = sys.argv[3] if len(sys.argv) > 3 else None
+    with client.get_queue_receiver(sys.argv[2], session_id=session, prefetch_count=100) as receiver:
+        for message in receiver:
+            body = str(message)
+            print(body, message.delivery_count, flush=True)
+            if body == "exit":
+                os.abort()
+            if body == "down":
+                receiver.abandon_message(message)
+                continue
+            receiver.complete_message(message)
+            if body == "end":
+                break

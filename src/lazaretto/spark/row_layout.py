@@ -78,15 +78,21 @@ class RowLayout:
         zones = [(at, self.schema.types[at].tz) for at in self._timed] if self.is_plain else []
         return [(at, None if zone is None else pa.lib.string_to_tzinfo(zone)) for at, zone in zones]
 
-    def values_of(self, frame: pa.RecordBatch) -> Iterable[Any]:
-        """Return rows as a handler is sent them: values, times as numbers, or pickled."""
+    def values_of(self, frame: pa.RecordBatch) -> tuple[Iterable[Any], dict[int, str]]:
+        """Return rows as a handler is sent them, values, times as numbers, or pickled.
+
+        And what is wrong with those that have a value which Python has not, by their place.
+        """
         timed = set(self._timed) if self.is_plain else ()
+        problems: dict[int, str] = {}
         columns = [
-            (column.cast(pa.int64()) if at in timed else column).to_pylist()
+            values_in(column.cast(pa.int64()) if at in timed else column, frame.schema.names[at], problems)
             for at, column in enumerate(frame.columns)
         ]
         rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * frame.num_rows
-        return rows if self.is_plain else [pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows]
+        if not self.is_plain:
+            rows = [pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows]
+        return rows, problems
 
     @functools.cached_property
     def others(self) -> pa.Schema:
@@ -125,14 +131,14 @@ class RowLayout:
         """Return the session that each row is of."""
         if self.session is None:
             return [None] * rows.num_rows
-        return [_session_of(value) for value in rows.column(self.session).to_pylist()]
+        return [_session_of(value) for value in values_in(rows.column(self.session), self.session, {})]
 
     def message_of(
         self, row: pa.RecordBatch, origin: Mapping[str, Any], text: str, session: str | None = None
     ) -> NewMessage:
         """Return a row, a batch of one, as a message that nothing is lost in. `text`: its origin in one."""
         own = row.select(self.schema.names)
-        (values,) = own.to_pylist()
+        values = {name: value_of(own.column(name)) for name in own.schema.names}
         simple = {
             name: value
             for name, value in values.items()
@@ -183,6 +189,30 @@ class RowLayout:
             raise ValueError(f"the body is not UTF-8 (byte {error.start}) - at `$`") from None
 
 
+def values_in(column: pa.Array, name: str, problems: dict[int, str]) -> list[Any]:
+    """Return a column's values, and note what is wrong with those that Python has not."""
+    try:
+        values: list[Any] = column.to_pylist()
+        return values
+    except (ValueError, OverflowError):
+        values = []
+        for place, one in enumerate(column):
+            try:
+                values.append(one.as_py())
+            except (ValueError, OverflowError):
+                values.append(None)
+                problems[place] = f"a time before the year 1 or after 9999 - at `$.{name}`"
+        return values
+
+
+def value_of(column: pa.Array) -> Any:
+    """Return the one value of a column; one that Python has not as text."""
+    try:
+        return column[0].as_py()
+    except (ValueError, OverflowError):
+        return None if pa.types.is_nested(column.type) else column.cast(pa.string())[0].as_py()
+
+
 def _session_of(value: Any) -> str | None:
     """Return a value as the id of a session, as text; one that is no id by its digest."""
     if value is None:
@@ -219,7 +249,7 @@ def _decoded(columns: bytes) -> dict[str, Any]:
             # Whoever may send to the queue has made it.
             table.validate(full=True)
             (row,) = table.to_pylist()
-    except (pa.ArrowException, ValueError, TypeError) as error:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"the property {COLUMNS} is damaged: {type(error).__name__} - at `$`") from None
     found: dict[str, Any] = row
     return found

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazaretto.spark.row_layout import RowLayout, as_property, encoded_row
+from lazaretto.spark.row_layout import RowLayout, as_property, encoded_row, value_of, values_in
 
 #: Columns of ours that say where a row of a file came from.
 FILE, BLOCK = "lazaretto_file", "lazaretto_block"
@@ -41,7 +41,7 @@ class RowOrigin:
 def origin_texts(layout: RowLayout, rows: pa.RecordBatch) -> list[str]:
     """Return where each row came from, as JSON: of lines of a file, its path and where their block begins."""
     names = [_SHOWN.get(name, name) for name in layout.origin]
-    columns = [rows.column(name).to_pylist() for name in layout.origin]
+    columns = [values_in(rows.column(name), name, {}) for name in layout.origin]
     places = zip(*columns, strict=True)
     return [
         msgspec.json.encode(dict(zip(names, map(as_property, place), strict=True))).decode()
@@ -58,7 +58,7 @@ class RowOrigins:
 
     def of(self, row: pa.RecordBatch) -> RowOrigin:
         """Return where a row, a batch of one, came from."""
-        columns: dict[str, Any] = {name: row.column(name)[0].as_py() for name in self._layout.origin}
+        columns: dict[str, Any] = {name: value_of(row.column(name)) for name in self._layout.origin}
         count = 0
         encoded = encoded_row(row.select(self._layout.schema.names))
         if FILE in columns:

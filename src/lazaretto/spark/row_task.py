@@ -95,12 +95,13 @@ class _TaskOfRows(ShardTask):
     def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
         keys, frame, problems = self.frame_of(batch)
         size = batch.nbytes // max(1, batch.num_rows)
-        rows = self._layout.values_of(frame)
+        rows, damages = self._layout.values_of(frame)
+        all_problems = [problem or damages.get(at) for at, problem in enumerate(problems)]
         sessions = self.sessions_of(batch)
         in_order = any(session is not None for session in sessions)
         items = [
             (False, in_order, problem, row, size, facts)
-            for problem, row, facts in zip(problems, rows, self.facts_of(batch), strict=True)
+            for problem, row, facts in zip(all_problems, rows, self.facts_of(batch), strict=True)
         ]
         return keys, items, sessions
 

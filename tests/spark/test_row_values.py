@@ -1,0 +1,87 @@
+"""Rows of a source reach their handler as Arrow gives them to Python, whichever way they are sent."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import pickle
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lazaretto.host.handlers import Handler
+from lazaretto.spark.row_layout import RowLayout
+from lazaretto.spark.row_origins import RowOrigins
+from lazaretto.spark.sandbox_handler import pack_result, unpack_result
+from lazaretto.spark.source_rows import RowSetup
+
+#: Around the hour that Berlin has twice, before 1970, and the first and last that Python has.
+MOMENTS = [
+    datetime.datetime(2026, 10, 25, 0, 30, tzinfo=datetime.UTC),
+    datetime.datetime(2026, 10, 25, 1, 30, tzinfo=datetime.UTC),
+    datetime.datetime(1901, 2, 3, 4, 5, 6, 789, tzinfo=datetime.UTC),
+    datetime.datetime(2, 1, 1, tzinfo=datetime.UTC),
+    datetime.datetime(9998, 12, 31, 23, 59, 59, 999999, tzinfo=datetime.UTC),
+    None,
+]
+ZONES = ["UTC", "Etc/UTC", "Europe/Berlin", "America/New_York", "+05:30", None]
+
+
+def handle(row: Any) -> None:
+    """Take a row."""
+
+
+def frame_of(zone: str | None) -> pa.RecordBatch:
+    moments: Any = pa.array(MOMENTS, pa.timestamp("us", "UTC")).cast(pa.timestamp("us", zone))
+    return pa.RecordBatch.from_arrays([pa.array([b"x"] * len(MOMENTS)), moments], names=["body", "at"])
+
+
+@pytest.mark.parametrize("zone", ZONES)
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_times_are_those_of_arrow(zone: str | None, is_plain: bool) -> None:
+    frame = frame_of(zone)
+    if not is_plain:
+        prices = pa.array([decimal.Decimal("1.5")] * frame.num_rows, pa.decimal128(10, 2))
+        frame = frame.append_column("price", prices)
+    layout = RowLayout(frame.schema.serialize().to_pybytes(), "body", ("at",))
+    assert layout.is_plain is is_plain
+    setup = RowSetup(Handler("work", handle), layout.schema.names, layout.times)
+    setup = pickle.loads(pickle.dumps(setup))
+    rows = [setup.given((False, False, None, values, 1, None))[0] for values in layout.values_of(frame)[0]]
+    columns = {name: [row[name] for row in rows] for name in frame.schema.names}
+    assert columns == frame.to_pydict()
+    for row, moment in zip(rows, frame.column("at").to_pylist(), strict=True):
+        if moment is not None:
+            assert (row.at.utcoffset(), row.at.fold) == (moment.utcoffset(), moment.fold)
+
+
+@pytest.mark.parametrize("moment", [moment for moment in MOMENTS if moment is not None])
+def test_times_of_results_come_back_as_they_were(moment: datetime.datetime) -> None:
+    row = {"at": moment, "plain": moment.replace(tzinfo=None), "n": 1, "more": [moment]}
+    assert unpack_result(pack_result(None, row)) == (None, row)
+    assert unpack_result(pack_result(None, {"at": moment})) == (None, {"at": moment})
+
+
+def test_a_time_that_python_has_not_spoils_its_row_alone() -> None:
+    year = 365 * 9_000
+    schema = pa.schema([("body", pa.binary()), ("day", pa.date32()), ("at", pa.timestamp("us", "UTC"))])
+    frame = pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"x", b"y"]),
+            pa.array([1, year], pa.date32()),
+            pa.array([0, year * 10**12], schema[2].type),
+        ],
+        schema=schema,
+    )
+    layout = RowLayout(schema.serialize().to_pybytes(), "body", ("day",))
+    rows, problems = layout.values_of(frame)
+    assert list(problems) == [1]
+    assert "after 9999" in problems[1]
+    assert len(list(rows)) == 2
+    row = frame.slice(1, 1)
+    origin = RowOrigins(layout).of(row)
+    message = layout.message_of(row, origin.columns, origin.text)
+    assert message.body == b"y"
+    with pytest.raises(ValueError, match="is damaged"):
+        layout.row_of(message.body, message.headers)

@@ -49,9 +49,8 @@ def too_long() -> QueryTooLong:
     return QueryTooLong("expected a query that takes less time: ask for less, or with a simpler condition")
 
 
-def current() -> Deadline | None:
-    """Return the deadline of what runs here; None: it has none."""
-    return _current.get()
+#: Returns the deadline of what runs here; None: it has none. Each commit asks.
+current = _current.get
 
 
 def check() -> None:
@@ -74,13 +73,9 @@ def within(seconds: float) -> Iterator[Deadline]:
         deadline.end_now()
 
 
-def undated() -> contextlib.AbstractContextManager[None]:
-    """Return a context in which nothing has a deadline, such as a commit that is for others, too."""
-    return contextlib.nullcontext() if _current.get() is None else _without()
-
-
 @contextlib.contextmanager
-def _without() -> Iterator[None]:
+def undated() -> Iterator[None]:
+    """Let nothing have a deadline within a block, such as a commit that is for others, too."""
     token = _current.set(None)
     try:
         yield

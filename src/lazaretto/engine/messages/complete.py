@@ -29,8 +29,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
         if message.suspect:
             note_cleared(tx, queue, message.sequence_number, message.suspect)
     if not retained:
-        tx.bodies.delete([m.body_id for m in messages if m.body_id is not None])
-        _forget_history(tx, messages)
+        _forget(tx, messages)
     hooks.on_completed(tx, queue, messages)
     note_completed_by_client(tx, queue, [message.key for message in messages])
     count_messages(tx, COMPLETED, messages)
@@ -58,10 +57,21 @@ def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
     return held
 
 
-def _forget_history(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
-    dead = [main_key(m.key) for m in messages if not in_main(m.key)]
+def _forget(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
+    """Remove what is kept of messages beside their rows."""
+    bodies: list[int] = []
+    dead: list[int] = []
+    retried: list[int] = []
+    for message in messages:
+        if message.body_id is not None:
+            bodies.append(message.body_id)
+        if not in_main(message.key):
+            dead.append(main_key(message.key))
+        elif message.deliveries > 1:
+            retried.append(message.key)
+    if bodies:
+        tx.bodies.delete(bodies)
     if dead:
         resolve(tx, dead, "completed")
-    retried = [m.key for m in messages if m.deliveries > 1 and in_main(m.key)]
     if retried:
         tx.history.delete_attempts(retried)

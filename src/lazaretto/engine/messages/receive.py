@@ -383,6 +383,8 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:
     """Return the queue if it allows this receive; raise the error otherwise."""
     queue = tx.queues.by_path(path.key) or require_queue(tx, path)
+    if queue.plain and path.subqueue is Subqueue.MAIN and not with_session:
+        return queue
     if path.subqueue is Subqueue.RETRY:
         raise NotAllowed(
             f"{str(path)!r} can be peeked at but not received from: "

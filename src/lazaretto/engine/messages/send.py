@@ -50,7 +50,11 @@ class Send(Operation[list[int]]):
     rank: ClassVar[int] = 0
 
     def run(self, tx: Transaction) -> list[int]:
-        return self.insert(tx, check_send(tx, self.path, self.messages))
+        queue = check_send(tx, self.path, self.messages)
+        if queue.plain and self.destination is None:
+            first = sequence_of(tx.insert_messages(queue, self.messages)[0])
+            return list(range(first, first + len(self.messages)))
+        return self.insert(tx, queue)
 
     def insert(self, tx: Transaction, queue: QueueRecord) -> list[int]:
         """Do as `run`, without another check: `check_send` has returned the queue."""
@@ -128,7 +132,7 @@ class Send(Operation[list[int]]):
 
 def _keeps(queue: QueueRecord) -> bool:
     """Return whether messages that are sent to an entity stay there."""
-    return queue.kind is not EntityKind.TOPIC and not forwards(queue)
+    return queue.plain or (queue.kind is not EntityKind.TOPIC and not forwards(queue))
 
 
 def _numbers(keys: Callable[[], Sequence[int]], start: int, end: int) -> list[int]:
@@ -160,12 +164,13 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
     """Return the queue if these messages can be sent to it; raise the error otherwise."""
     key = path.key
     queue = tx.queues.by_path(key) or require_queue(tx, path)
-    refuse_sending(queue)
-    if queue.kind is EntityKind.SUBSCRIPTION:
-        raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
-    if key == SYSTEM_DEAD_LETTER_QUEUE:
-        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds rejected messages; nothing can be sent to it")
-    admission_of(queue).check_access(queue)
+    if not queue.plain:
+        refuse_sending(queue)
+        if queue.kind is EntityKind.SUBSCRIPTION:
+            raise NotAllowed(f"nothing can be sent to the subscription {queue.path!r}; send to its topic")
+        if key == SYSTEM_DEAD_LETTER_QUEUE:
+            raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} holds rejected messages; nothing can be sent to it")
+        admission_of(queue).check_access(queue)
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
     size = 0
     for message in messages:
@@ -174,6 +179,8 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         if message.dead_letter_queue is not None:
             _check_sender_queue(tx, message.dead_letter_queue)
+    if queue.plain:
+        return queue
     most = queue.options.max_size
     if most is not None and not tx.queues.has_room(queue.queue_id, size, most):
         held = tx.queues.size(queue.queue_id)

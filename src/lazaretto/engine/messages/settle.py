@@ -137,6 +137,11 @@ class Settle(Operation[list[tuple[int, Final]]]):
             if queues_of(keys) != {queue.queue_id}:
                 # The queue was deleted, and a new one has its path.
                 raise _lost(path, keys)
+            completed = _completed(entries)
+            if queue.plain and len(completed) == len(entries):
+                # Each is gone by itself, and nothing follows from it.
+                _complete(tx, queue, path, completed)
+                continue
             # Sessions are settled one after the other; the first lost lock is the error.
             if queue.options.requires_session and len(locks) > 1:
                 for token, each in locks.items():
@@ -171,10 +176,8 @@ class Settle(Operation[list[tuple[int, Final]]]):
         completed = _completed(entries)
         # Read before anything is written: what a commit has written, its plan cannot read.
         held = _others_held(tx, path, locks) if len(completed) < len(entries) else []
-        if completed and path.subqueue is Subqueue.MAIN:
-            keep_samples(tx, queue, [m.key for m in completed])
-        if completed and not delete_completed(tx, queue, completed):
-            raise _lost(path, [m.key for m in completed])
+        if completed:
+            _complete(tx, queue, path, completed)
         for others, rows in held:
             finals += _settle_others(tx, queue, others, rows)
         if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
@@ -198,6 +201,16 @@ def _completed(entries: Iterable[Settled]) -> list[ReceivedMessage]:
     return [entry.message for entry in entries if entry.settlement.outcome is Outcome.COMPLETED]
 
 
+def _complete(
+    tx: Transaction, queue: QueueRecord, path: EntityPath, completed: Sequence[ReceivedMessage]
+) -> None:
+    keys = [message.key for message in completed]
+    if path.subqueue is Subqueue.MAIN:
+        keep_samples(tx, queue, keys)
+    if not delete_completed(tx, queue, completed):
+        raise _lost(path, keys)
+
+
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
     """Return whether these settlements are independent of each other."""
     for path, locks in _by_lock(entries).items():
@@ -214,7 +227,7 @@ def _by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Sett
     before: Lock | None = None
     group: list[Settled] = []
     for entry in entries:
-        lock = entry.lock
+        lock = entry.message.lock or entry.lock
         # Messages received together share one object.
         if lock is not before:
             before, group = lock, groups.setdefault(lock.path, {}).setdefault(lock.token, [])

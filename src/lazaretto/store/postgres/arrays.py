@@ -11,34 +11,34 @@ _NUMBER = struct.Struct(">iq")
 _NULL = _LENGTH.pack(-1)
 
 
-class Column:
+class Column(bytes):
     """The values of one column, encoded."""
-
-    __slots__ = ("encoded",)
-
-    def __init__(self, oid: int, parts: list[bytes]) -> None:
-        self.encoded = _HEAD.pack(1, 1, oid, len(parts), 1) + b"".join(parts)
 
 
 def numbers(values: Iterable[int | None]) -> Column:
     """Return a column of BIGINT."""
-    return Column(20, [_NULL if value is None else _NUMBER.pack(8, value) for value in values])
+    parts = [_NULL if value is None else _NUMBER.pack(8, value) for value in values]
+    return Column(_HEAD.pack(1, 1, 20, len(parts), 1) + b"".join(parts))
 
 
 def blobs(values: Iterable[bytes | None]) -> Column:
     """Return a column of BYTEA."""
-    return Column(17, _sized(values))
+    parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]
+    return Column(_HEAD.pack(1, 1, 17, len(parts), 1) + b"".join(parts))
 
 
 def texts(values: Iterable[str | None]) -> Column:
     """Return a column of TEXT."""
-    return Column(25, _sized(None if value is None else text(value).encode() for value in values))
+    parts: list[bytes] = []
+    for value in values:
+        if value is None:
+            parts.append(_NULL)
+        else:
+            encoded = (text(value) if "\0" in value else value).encode()
+            parts.append(_LENGTH.pack(len(encoded)) + encoded)
+    return Column(_HEAD.pack(1, 1, 25, len(parts), 1) + b"".join(parts))
 
 
 def text(value: str) -> str:
     """Return a text that PostgreSQL accepts: without NUL characters."""
     return value.replace("\0", "\ufffd") if "\0" in value else value
-
-
-def _sized(values: Iterable[bytes | None]) -> list[bytes]:
-    return [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]

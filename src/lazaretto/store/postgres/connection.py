@@ -33,6 +33,8 @@ from lazaretto.store.postgres.server_session import (
 from lazaretto.store.postgres.watch import Watch, WatchedConnection, is_at_work
 from lazaretto.store.sql.rows import Cursor
 
+#: Plain numbers: what libpq says is asked at each commit.
+_BAD, _IDLE = int(pq.ConnStatus.BAD), int(pq.TransactionStatus.IDLE)
 #: The server has ended a transaction, and undone it, because nothing came for too long.
 UNHEARD = "25P03"
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
@@ -160,6 +162,7 @@ class PgConnection:
         #: Whether a user's own SQL has run on it, which may have set anything.
         self.set_by_user = False
         self._pipeline = Pipeline(raw, raw.watch)
+        self._pg = raw.pgconn
         self._whole = False
         self._poll = select.poll()
         self._poll.register(raw.fileno(), select.POLLIN)
@@ -171,11 +174,12 @@ class PgConnection:
 
     @property
     def broken(self) -> bool:
-        return self.raw.closed
+        return bool(self._pg.status == _BAD)
 
     @property
     def in_transaction(self) -> bool:
-        return not self.raw.closed and self.raw.info.transaction_status != pq.TransactionStatus.IDLE
+        connection = self._pg
+        return connection.status != _BAD and connection.transaction_status != _IDLE
 
     @property
     def heard(self) -> bool:

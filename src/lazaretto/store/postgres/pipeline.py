@@ -27,23 +27,19 @@ def _number(value: int) -> bytes:
     return b"%d" % value
 
 
-def _itself(value: Any) -> Any:
-    return value
-
+#: Most lists have one number, or none.
+_FEW = 2
 
 _Encoder = tuple[Callable[[Any], bytes | None], int]
 
 #: How a parameter is sent, by its type: as text, but for bodies and the like, which are binary (1).
 _ENCODERS: dict[type, _Encoder] = {
     int: (_number, 0),
-    type(None): (_itself, 0),
-    bytes: (_itself, 1),
     str: (lambda value: text(value).encode(), 0),
-    bool: (lambda value: b"t" if value else b"f", 0),
-    list: (lambda value: b"{%b}" % b",".join(map(_number, value)), 0),
+    list: (lambda value: b"{%b}" % b",".join([b"%d" % one for one in value]), 0),
+    bytes: (bytes, 1),
     bytearray: (bytes, 1),
     memoryview: (bytes, 1),
-    Column: (lambda value: value.encoded, 1),
 }
 
 
@@ -134,9 +130,24 @@ class Pipeline:
         encoded: list[bytes | None] = []
         formats: list[int] = []
         for value in parameters:
-            encode, binary = _ENCODERS.get(type(value)) or _encoder_of(type(value))
-            encoded.append(encode(value))
-            formats.append(binary)
+            # Each commit has dozens: those of the common types call nothing.
+            kind = type(value)
+            if kind is int:
+                encoded.append(b"%d" % value)
+                formats.append(0)
+            elif value is None or kind is bytes or kind is Column:
+                encoded.append(value)
+                formats.append(1)
+            elif kind is list and len(value) < _FEW:
+                encoded.append(b"{%d}" % value[0] if value else b"{}")
+                formats.append(0)
+            elif kind is bool:
+                encoded.append(b"t" if value else b"f")
+                formats.append(0)
+            else:
+                encode, binary = _ENCODERS.get(kind) or _encoder_of(kind)
+                encoded.append(encode(value))
+                formats.append(binary)
         try:
             name = self._names.get(sql)
             if name is None:
@@ -218,16 +229,18 @@ class Pipeline:
             self._wait(select.POLLIN | select.POLLOUT)
 
     def _read(self) -> int | None:
-        """Assign the next reply to its statement; return its kind, or None after the last one."""
+        """Assign the next reply to its statement; return its kind, or None at the end of a transaction."""
         pg = self._pg
-        while pg.is_busy():
-            self._wait(select.POLLIN)
-        result = pg.get_result()
-        if result is None:
+        while True:
+            while pg.is_busy():
+                self._wait(select.POLLIN)
+            result = pg.get_result()
+            if result is not None:
+                break
+            # Behind the replies of each statement.
             if pg.status == _BAD:
                 raise psycopg.OperationalError(pg.get_error_message())
-            return None
-        status = result.status
+        status: int = result.status
         if status == _SYNC:
             if not self._waiting:
                 return status

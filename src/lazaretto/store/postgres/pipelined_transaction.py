@@ -213,7 +213,8 @@ class PgTransaction(Transaction):
 
         self.workers.register_taker(tokens, until)
 
-        @functools.cache
+        answer: list[dict[int, list[ReceivedMessage]] | None] = []
+
         def taken() -> dict[int, list[ReceivedMessage]] | None:
             rows = sent.fetchall()
             is_clear, left, _, _, first_key, *_ = rows[0]
@@ -242,7 +243,9 @@ class PgTransaction(Transaction):
             return found
 
         def taken_by(token: int) -> list[ReceivedMessage] | None:
-            found = taken()
+            if not answer:
+                answer.append(taken())
+            found = answer[0]
             return None if found is None else found.get(token, [])
 
         return taken_by

@@ -165,7 +165,9 @@ class PostgresStore(SideCommits):
     # -- writing --------------------------------------------------------------------------------
 
     def _commit(self, group: list[Ticket]) -> None:
-        durable = self._always_durable or any(ticket.operation.durable for ticket in group)
+        durable = self._always_durable
+        for ticket in group:
+            durable = durable or ticket.operation.durable
         if self._alone and self._commit_as_expected(group, durable):
             return
         left: Sequence[Ticket] = group
@@ -212,9 +214,9 @@ class PostgresStore(SideCommits):
         if version is not None:
             self._note_whole(whole, version)
         whole.committed()
-        self._answer([ticket for ticket in group if ticket not in left])
+        self._answer([ticket for ticket in group if ticket not in left] if left else group)
         self._committed(whole)
-        return left, any(ticket.operation.foreseeable for ticket in left)
+        return left, any(ticket.operation.foreseeable for ticket in left) if left else False
 
     def _note_whole(self, whole: WholeContext, version: int) -> None:
         """Record what a planned commit has changed, and whether others have written too."""

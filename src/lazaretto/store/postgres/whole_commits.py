@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
-from lazaretto.store.sql.group_commit import Ticket
+from lazaretto.store.sql.group_commit import Ticket, in_order, run_merged
 from lazaretto.store.sql.transaction import Transaction
 
 #: Where the answer of `close_whole` has the store's version.
@@ -57,8 +57,10 @@ class WholeCommits:
         Return the plan (None if it is empty) and the operations that cannot be planned. `registered`:
         whether this process is registered in the store.
         """
-        foreseeable = [ticket for ticket in group if ticket.operation.foreseeable]
-        others = [ticket for ticket in group if not ticket.operation.foreseeable]
+        foreseeable: list[Ticket] = []
+        others: list[Ticket] = []
+        for ticket in group:
+            (foreseeable if ticket.operation.foreseeable else others).append(ticket)
         if not foreseeable:
             return None, others
         tx = self._tx
@@ -141,22 +143,15 @@ def _plan_operations(group: Sequence[Ticket], tx: WholeTransaction) -> list[Tick
     for ticket in group:
         ticket.error = ticket.later = None
     left: list[Ticket] = []
-    ordered = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
-    for kind, tickets in itertools.groupby(ordered, key=lambda t: type(t.operation)):
-        some = list(tickets)
+    for kind, some in in_order(group):
         for ticket, later in zip(some, kind.start_all(tx, [t.operation for t in some]), strict=True):
             ticket.later = later
         some = [ticket for ticket in some if ticket.later is None]
-        if len(some) > 1 and kind.mergeable:
-            with tx.whole.or_nothing() as done:
-                answers = kind.run_all(tx, [t.operation for t in some])
-                for ticket, answer in zip(some, answers, strict=True):
-                    ticket.answer = answer
-            if done:
-                continue
-        for ticket in some:
-            with tx.whole.or_nothing() as done:
-                ticket.answer = ticket.operation.run(tx)
-            if not done:
-                left.append(ticket)
+        if (
+            len(some) > 1
+            and kind.mergeable
+            and tx.whole.attempt(functools.partial(run_merged, kind, some, tx))
+        ):
+            continue
+        left += [ticket for ticket in some if not tx.whole.attempt(functools.partial(ticket.run, tx))]
     return left

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -117,20 +116,19 @@ class WholeContext(PgContext):
         self._writes_ranges = to.writes_ranges
         self.memory.conversations.clear()
 
-    @contextlib.contextmanager
-    def or_nothing(self) -> Iterator[list[bool]]:
-        """Undo the plan of the block if it cannot be completed."""
+    def attempt(self, plan: Callable[[], object]) -> bool:
+        """Let a function plan, and undo all of it if it cannot be completed; return whether it was."""
         before = self.progress()
-        done: list[bool] = []
         try:
-            yield done
-            done.append(True)
+            plan()
         except (psycopg.Error, RangesFirst):
             raise
         except Exception:
             # What an operation found wrong may be so only by what was remembered, or because it was read at
             # different moments: a message may be gone in between. If not, it is found again under the lock.
             self.go_back(before)
+            return False
+        return True
 
     def finish(self) -> None:
         """Plan the last statements of a commit."""
@@ -200,6 +198,8 @@ class WholeContext(PgContext):
 
     def marks_of_topics(self) -> tuple[list[int], list[int]]:
         """Return the topics on whose subscriptions the plan depends, and their marks."""
+        if not self.asked_topics:
+            return [], []
         topics = sorted(self.asked_topics)
         return topics, [self.settings.mark_of_subscriptions(topic_id) for topic_id in topics]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NoReturn
 
 from lazaretto.model.entities import Subqueue
@@ -134,7 +135,8 @@ def is_placeholder(number: int | None) -> bool:
     return number is not None and _place(number) > 0
 
 
-def key_ranges(lane: int) -> dict[str, int]:
+@functools.lru_cache(maxsize=1024)
+def key_ranges(lane: int) -> Mapping[str, int]:
     """Return the key ranges of a lane's messages, as parameters."""
     return {
         "main": lower_bound(lane),

@@ -222,9 +222,13 @@ class WholeTransaction(PgTransaction):
         return self._send_all(queue, messages, {})
 
     def start_routing(self, route: Callable[[], list[int]]) -> Callable[[], list[int]] | None:
-        with self.whole.or_nothing() as done, self.sequences.finding():
-            keys = route()
-        return self.sequences.found(keys) if done else None
+        keys: list[int] = []
+
+        def plan() -> None:
+            with self.sequences.finding():
+                keys.extend(route())
+
+        return self.sequences.found(keys) if self.whole.attempt(plan) else None
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         if is_placeholder(row.key):

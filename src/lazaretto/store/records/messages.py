@@ -9,7 +9,13 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lazaretto.model.entities import EntityKind, MessageState, QueueOptions, QueueStatus
+from lazaretto.model.entities import (
+    SYSTEM_DEAD_LETTER_QUEUE,
+    EntityKind,
+    MessageState,
+    QueueOptions,
+    QueueStatus,
+)
 from lazaretto.model.keys import lanes_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Counters
@@ -58,6 +64,26 @@ class QueueRecord:
     topic_id: int | None = None
     rules: bytes | None = None
     redacted: bool = False
+    #: Whether it is a queue in one part that is on, and is set to do nothing but keep what is sent to it and
+    #: hand it out: so what is asked of each message that comes or goes need not be asked of the queue.
+    plain: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
+
+    def __post_init__(self) -> None:
+        options = self.options
+        plain = (
+            self.kind is EntityKind.QUEUE
+            and self.status is QueueStatus.ACTIVE
+            and self.halted_by is None
+            and options.partitions == 1
+            and options.max_size is None
+            and options.auto_delete_on_idle is None
+            and options.forward_to is None
+            and options.forward_dead_lettered_messages_to is None
+            and options.policy.disable_after_rollbacks is None
+            and not (options.requires_session or options.requires_duplicate_detection or options.dialogs)
+            and self.path.lower() != SYSTEM_DEAD_LETTER_QUEUE
+        )
+        object.__setattr__(self, "plain", plain)
 
     @property
     def partitions(self) -> int:

@@ -18,17 +18,19 @@ that should answer it is gone.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
-from lazaretto.model.deadline import undated
+from lazaretto.model.deadline import current, undated
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.runtime.measures import active
 from lazaretto.store.sql.operation import Operation
+from lazaretto.store.sql.transaction import Transaction
 
 #: The most operations of one commit: bounds how long the first waits for the last.
 _MOST = 1024
@@ -58,12 +60,36 @@ class Ticket:
         self.done = False
         self.wake: threading.Lock | None = None
 
+    def run(self, tx: Transaction) -> None:
+        """Run the operation."""
+        self.answer = self.operation.run(tx)
+
     def drop(self) -> bool:
         """Cancel the operation; return False if it may be too late."""
         if not self.taken:
             # Whoever takes it says so first, and then looks here.
             self.done = True
         return not self.taken
+
+
+def in_order(group: Sequence[Ticket]) -> Iterator[tuple[type[Operation[Any]], list[Ticket]]]:
+    """Give the operations of a commit by their kinds, in the order in which they run.
+
+    All of them came at the same time. What is sent first can be received in the same commit.
+    """
+    if len(group) == 1:
+        yield type(group[0].operation), list(group)
+        return
+    ordered = sorted(group, key=lambda ticket: (ticket.operation.rank, type(ticket.operation).__name__))
+    for kind, some in itertools.groupby(ordered, key=lambda ticket: type(ticket.operation)):
+        yield kind, list(some)
+
+
+def run_merged(kind: type[Operation[Any]], some: Sequence[Ticket], tx: Transaction) -> None:
+    """Run operations of a kind together."""
+    answers = kind.run_all(tx, [ticket.operation for ticket in some])
+    for ticket, answer in zip(some, answers, strict=True):
+        ticket.answer = answer
 
 
 class GroupCommit:
@@ -111,7 +137,8 @@ class GroupCommit:
                         while not ticket.done:
                             self._lead(ticket)
                 finally:
-                    self._wake_next()
+                    if self._durable or self._quick:
+                        self._wake_next()
         if ticket.error is not None:
             raise ticket.error
         return ticket.answer
@@ -274,8 +301,11 @@ class GroupCommit:
             if group:
                 measures = active()
                 begin = 0.0 if measures is None else time.perf_counter()
-                with undated():
+                if current() is None:
                     self._commit(group)
+                else:
+                    with undated():
+                        self._commit(group)
                 if measures is not None:
                     measures.note_commit(begin, len(group))
             committed = True

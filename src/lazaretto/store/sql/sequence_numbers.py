@@ -86,7 +86,7 @@ class SequenceNumbers(Part):
     def _highest(self, keys: Sequence[int]) -> dict[int, int]:
         """Return the highest of some messages' numbers by lane."""
         found: dict[int, int] = {}
-        for key in highest_of_each(keys):
+        for key in keys if len(keys) == 1 else highest_of_each(keys):
             lane = self._lane_of(key)
             found[lane] = max(main_key(key) - lower_bound(lane), found.get(lane, 0))
         return found

@@ -22,7 +22,7 @@ from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
 from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.copy_store import Tables
-from lazaretto.store.sql.group_commit import GroupCommit, Ticket
+from lazaretto.store.sql.group_commit import GroupCommit, Ticket, in_order, run_merged
 from lazaretto.store.sql.idle_connections import Closable
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.rows import Cursor, Memory
@@ -287,14 +287,12 @@ class Store(ABC):
             group[0].error = group[0].later = None
             # Alone, a failure undoes everything, and there is nobody to run again.
             self._run_one(group[0])
-            self._save_counts(tx)
+            if tx.context.counted or self._rates.due:
+                self._save_counts(tx)
             return True
         for ticket in group:
             ticket.error = ticket.later = None
-        # All of them came at the same time. What is sent first can be received in the same commit.
-        group = sorted(group, key=lambda t: (t.operation.rank, type(t.operation).__name__))
-        for kind, tickets in itertools.groupby(group, key=lambda t: type(t.operation)):
-            some = list(tickets)
+        for kind, some in in_order(group):
             together = self._starts and len(some) > 1
             try:
                 if together:
@@ -303,9 +301,7 @@ class Store(ABC):
                         ticket.later = later
                     some = [t for t in some if t.later is None]
                 if kind.mergeable and len(some) > 1:
-                    answers = kind.run_all(tx, [t.operation for t in some])
-                    for ticket, answer in zip(some, answers, strict=True):
-                        ticket.answer = answer
+                    run_merged(kind, some, tx)
                     continue
             except Exception:
                 return False

@@ -1,4 +1,4 @@
-"""The store's contract in SQL: what an operation may do within one commit, on any database."""
+"""What an operation may do within one commit, in SQL, on any database."""
 
 from __future__ import annotations
 

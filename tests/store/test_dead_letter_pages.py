@@ -6,7 +6,7 @@ import pytest
 
 from lazaretto import Broker, DeadLetterFilter, InvalidOption, ManualClock, Message
 from lazaretto.engine.outcome import dead_letter_pages
-from lazaretto.store.sql import transaction as sql_transaction
+from lazaretto.store.sql import message_reads
 
 from .actions import create, set_aside
 
@@ -156,8 +156,8 @@ def test_a_condition_keeps_their_order_however_messages_are_found(
     broker: Broker, letters: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A server that passes statements on finds rows in any order: here the other way round.
-    peeked = sql_transaction._peeked
-    monkeypatch.setattr(sql_transaction, "_peeked", lambda rows: peeked(rows)[::-1])
+    peeked = message_reads._peeked
+    monkeypatch.setattr(message_reads, "_peeked", lambda rows: peeked(rows)[::-1])
     assert broker.purge("q", DeadLetterFilter(where="body.n > 17")) == [18, 19, 20]
 
 

@@ -14,8 +14,9 @@ from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
 from lazaretto.store.records.messages import AGAIN, ELSEWHERE, Again, Leased, MessageRow, QueueRecord, Share
 from lazaretto.store.runtime.processes import this_process
+from lazaretto.store.sql.message_reads import suspect_of
 from lazaretto.store.sql.rows import Cursor
-from lazaretto.store.sql.transaction import Transaction, suspect_of
+from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: The bit of a lock's token that says whether it may be on a range.

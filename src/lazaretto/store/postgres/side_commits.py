@@ -26,8 +26,8 @@ from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.operation import Operation
-from lazaretto.store.sql.rows import Memory
-from lazaretto.store.sql.store import Connection, Store
+from lazaretto.store.sql.rows import Connection, Memory
+from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")

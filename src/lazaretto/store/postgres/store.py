@@ -38,8 +38,8 @@ from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.group_commit import Ticket
 from lazaretto.store.sql.idle_connections import Closable
-from lazaretto.store.sql.rows import Cursor, Memory
-from lazaretto.store.sql.store import Connection, Nothing
+from lazaretto.store.sql.operation import Nothing
+from lazaretto.store.sql.rows import Connection, Cursor, Memory
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")

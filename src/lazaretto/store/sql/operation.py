@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Generic, TypeVar
 
 from lazaretto.errors import LazarettoError
-from lazaretto.store.records.messages import Again
+from lazaretto.store.records.messages import ELSEWHERE, Again
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
@@ -66,3 +66,37 @@ class Operation(Generic[T]):
     ) -> Sequence[Callable[[], Any | Again] | None]:
         """Start several operations of this class, as `start` does each."""
         return [operation.start(tx) for operation in operations]
+
+
+class _Plainly(Operation[T]):
+    """An operation that is run, not started."""
+
+    def __init__(self, operation: Operation[T]) -> None:
+        self._operation = operation
+        self.foreseeable = operation.foreseeable
+
+    def run(self, tx: Transaction) -> T | Again:
+        return self._operation.run(tx)
+
+
+class _PlainlyNotDurable(_Plainly[T]):
+    """The same of one whose answer is not waited for until it is on disk."""
+
+    durable = False
+
+
+class Nothing(Operation[None]):
+    """Does nothing, so that a commit is made for what goes with any commit."""
+
+    durable = False
+    foreseeable = True
+
+    def run(self, tx: Transaction) -> None:
+        return
+
+
+def again(operation: Operation[T], answer: Again) -> Operation[T]:
+    """Return the operation as it is to be done next, once this was its answer."""
+    if answer is ELSEWHERE:
+        return operation
+    return _Plainly(operation) if operation.durable else _PlainlyNotDurable(operation)

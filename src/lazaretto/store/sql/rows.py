@@ -128,3 +128,25 @@ class Memory:
         self.fingerprint_amounts.clear()
         self.ranges = True
         self.claimed = None
+
+
+class Connection(Protocol):
+    """A connection to a database, in a transaction or not."""
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        ...
+
+    @property
+    def total_changes(self) -> int:
+        """A number that grows when something is changed."""
+        ...
+
+    def execute(self, sql: str, parameters: Any = ..., /) -> Cursor:
+        """Run a statement."""
+        ...
+
+    def close(self) -> None:
+        """Close it; uncommitted changes are undone."""
+        ...

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import secrets
 import socket
 import threading
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreError
 from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
-from lazaretto.store.records.messages import ELSEWHERE, Again
+from lazaretto.store.records.messages import Again
+from lazaretto.store.runtime.chance import message_ids
 from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
@@ -24,68 +23,13 @@ from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.group_commit import GroupCommit, Ticket, in_order, run_merged
 from lazaretto.store.sql.idle_connections import Closable
-from lazaretto.store.sql.operation import Operation
-from lazaretto.store.sql.rows import Cursor, Memory
+from lazaretto.store.sql.operation import Nothing, Operation, again
+from lazaretto.store.sql.rows import Connection, Memory
 from lazaretto.store.sql.statements import Dialect
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sql.user_sql import Exclusive
 
 T = TypeVar("T")
-
-
-class Connection(Protocol):
-    """A connection to a database, in a transaction or not."""
-
-    @property
-    def in_transaction(self) -> bool:
-        """Whether a transaction is open."""
-        ...
-
-    @property
-    def total_changes(self) -> int:
-        """A number that grows when something is changed."""
-        ...
-
-    def execute(self, sql: str, parameters: Any = ..., /) -> Cursor:
-        """Run a statement."""
-        ...
-
-    def close(self) -> None:
-        """Close it; uncommitted changes are undone."""
-        ...
-
-
-def _message_ids() -> Callable[[], str]:
-    """Return what gives ids that no other message has; threads and transactions share it."""
-    prefix, numbers = secrets.token_hex(8), itertools.count(1)
-    return lambda: f"{prefix}{next(numbers):08x}"
-
-
-class _Plainly(Operation[T]):
-    """An operation that is run, not started."""
-
-    def __init__(self, operation: Operation[T]) -> None:
-        self._operation = operation
-        self.foreseeable = operation.foreseeable
-
-    def run(self, tx: Transaction) -> T | Again:
-        return self._operation.run(tx)
-
-
-class _PlainlyNotDurable(_Plainly[T]):
-    """The same of one whose answer is not waited for until it is on disk."""
-
-    durable = False
-
-
-class Nothing(Operation[None]):
-    """Does nothing, so that a commit is made for what goes with any commit."""
-
-    durable = False
-    foreseeable = True
-
-    def run(self, tx: Transaction) -> None:
-        return
 
 
 class Store(ABC):
@@ -114,7 +58,7 @@ class Store(ABC):
         # The random part tells it from a former process of the same number, as in a container.
         worker = f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
         self.worker, self.identity = worker, Identity(worker, worker)
-        self._new_message_id = _message_ids()
+        self._new_message_id = message_ids()
         self._memory = Memory()
         self._memory.homes = Homes(self._take_slot)
         #: What the store was like when this one looked, or wrote, the last time.
@@ -194,11 +138,8 @@ class Store(ABC):
         self.refuse_fork()
         self._group.submit(ticket, self._write_notices)
 
-    def again(self, operation: Operation[T], answer: Again) -> Operation[T]:
-        """Return the operation as it is to be done next, once this was its answer."""
-        if answer is ELSEWHERE:
-            return operation
-        return _Plainly(operation) if operation.durable else _PlainlyNotDurable(operation)
+    #: Returns an operation as it is to be done next, once it was answered by Again.
+    again = staticmethod(again)
 
     def _write_notices(self) -> None:
         if self._notices.new:

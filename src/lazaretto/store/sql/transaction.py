@@ -1,28 +1,24 @@
-"""What an operation may do within one commit, in SQL, on any database."""
+"""A commit's work in SQL, on any database: messages here, each other subject in a part of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import operator
 import os
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from lazaretto.model.entities import Subqueue
-from lazaretto.model.keys import in_main, lower_bound, main_key, queue_of, upper_bound
-from lazaretto.model.messages import PeekedMessage, ReceivedMessage
+from lazaretto.model.keys import lower_bound, main_key, queue_of, upper_bound
+from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import (
     DELAYED,
     FRESH,
-    LOCKED,
     READY,
     SCHEDULED,
-    STATES,
     SUSPECT,
     Again,
     Leased,
@@ -43,6 +39,7 @@ from lazaretto.store.sql.dialog_tables import DialogTables
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.listing_tables import ListingTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
+from lazaretto.store.sql.message_reads import MessageReads
 from lazaretto.store.sql.overview_tables import OverviewTables
 from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
@@ -65,10 +62,10 @@ _standing = operator.attrgetter(
 )  # fmt: skip
 
 
-class Transaction:
+class Transaction(MessageReads):
     """One connection's work within one commit, or within one snapshot when it only reads.
 
-    Messages themselves are dealt with here; each other subject has a part of its own.
+    Messages themselves are written here; each other subject has a part of its own.
     """
 
     plans = False
@@ -76,7 +73,7 @@ class Transaction:
     gathers_from = 64
 
     def __init__(self, context: CommitContext, new_message_id: Callable[[], str]) -> None:
-        self.context = context
+        super().__init__(context)
         self.new_message_id = new_message_id
         self._tokens: list[int] = []
         self.bodies = BodyTables(context)
@@ -297,34 +294,6 @@ class Transaction:
                 self.context.lock_range(first, final, token, until)
         return messages
 
-    def select_ready(self, first: int, last: int, limit: int) -> list[ReceivedMessage]:
-        """Return ready messages between two keys."""
-        rows = self.context.run("select_ready", (first, last, self.context.now, limit))
-        return [ReceivedMessage(*row) for row in rows]
-
-    def count_fitting(self, lane: int, subqueue: Subqueue, limit: int, most: int) -> int:
-        """Return how many of the next messages of a lane, or a subqueue, fit into a size; at least 1."""
-        first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
-        start = (self.context.fresh_start(lane) or first) if in_main(last) else last
-        values = {"first": first, "last": last, "start": start, "now": self.context.now, "limit": limit}
-        return _count_fitting(self.context.run("select_sizes", values), most)
-
-    def count_fitting_of_session(self, queue_id: int, session_id: str, limit: int, most: int) -> int:
-        """Return how many of the next messages of a session fit into a size; at least 1."""
-        values = {"queue_id": queue_id, "session_id": session_id, "now": self.context.now, "limit": limit}
-        return _count_fitting(self.context.run("select_session_sizes", values), most)
-
-    def select_session_messages(
-        self, queue_id: int, session_id: str, state: int, before: int, limit: int
-    ) -> list[ReceivedMessage]:
-        """Return receivable messages of a session with a key below `before`."""
-        values = (queue_id, session_id, state, self.context.now, before, limit)
-        return _to_hand_over(self.context.run("select_session_messages", values), state)
-
-    def select_messages(self, keys: Sequence[int], state: int) -> list[ReceivedMessage]:
-        """Return the given messages that are in the state."""
-        return _to_hand_over(self.context.run("select_messages", (self.context.ids(keys), state)), state)
-
     def lock(self, keys: Sequence[int], token: int, until: int | None) -> None:
         """Lock messages; `until` is None when a session's lock holds them."""
         lock = (until, token, self.context.now, self.context.identity.holder)
@@ -332,16 +301,6 @@ class Transaction:
             self.context.run("lock_one", (*lock, keys[0]))
         else:
             self.context.run("lock_keys", (*lock, self.context.ids(keys)))
-
-    def held(self, keys: Sequence[int], token: int) -> set[int]:
-        """Return the given messages that are held under the lock now."""
-        values = {"keys": self.context.ids(keys), "token": token, "now": self.context.now}
-        return {key for (key,) in self.context.run("select_locked", values)}
-
-    def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
-        """Return the given messages that are held under the lock now, by key."""
-        values = {"keys": self.context.ids(keys), "token": token, "now": self.context.now}
-        return {row[0]: MessageRow(*row) for row in self.context.run("select_held", values)}
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         """Remove messages held under locks, given by token; return False if the lock on any is lost."""
@@ -367,37 +326,6 @@ class Transaction:
         self.sequences.keep_highest(keys)
         self.queues.count_bytes(keys, -1)
         self.context.run("delete_messages", (self.context.ids(keys),))
-
-    def row(self, key: int) -> MessageRow | None:
-        """Return one message."""
-        row = self.context.run("select_row", (key,)).fetchone()
-        return self._as_claimed(MessageRow(*row)) if row else None
-
-    def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
-        """Return the given messages that exist, by key."""
-        return {
-            row[0]: self._as_claimed(MessageRow(*row))
-            for row in self.context.run("select_rows", (self.context.ids(keys),))
-        }
-
-    def _as_claimed(self, row: MessageRow) -> MessageRow:
-        """Return a message with the lock that a claim has on its range, where nothing can be written."""
-        context = self.context
-        if not context.reads or row.state != FRESH or row.due is not None or not context.any_claimed():
-            return row
-        found = context.run("select_claim_on", (row.key,)).fetchone()
-        if found is None or found[0] > row.key:
-            return row
-        _, token, locked_at, locked_by = found
-        return msgspec.structs.replace(
-            row, state=LOCKED, deliveries=row.deliveries + 1, lock_token=token, locked_at=locked_at,
-            locked_by=locked_by,
-        )  # fmt: skip
-
-    def body(self, key: int) -> bytes:
-        """Return one message's body."""
-        (body,) = self.context.run("select_body", (key,)).fetchone()
-        return bytes(body)
 
     @contextlib.contextmanager
     def together(self, messages: int) -> Iterator[None]:
@@ -462,90 +390,6 @@ class Transaction:
             {"keys": self.context.ids(keys), "token": token, "until": until, "now": self.context.now},
         )
 
-    def anything_due(self) -> bool:
-        """Return whether any message, session, claim or idle entity is due."""
-        return bool(self.context.run("anything_due", self.context.by_now()).fetchone()[0])
-
-    def due(self, limit: int) -> list[MessageRow]:
-        """Return the messages that are due."""
-        values = {**self.context.by_now(), "limit": limit}
-        return [MessageRow(*row) for row in self.context.run("select_due", values)]
-
-    def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
-        """Return the first active messages between two keys."""
-        return [MessageRow(*row) for row in self.context.run("select_active", (first, last, limit))]
-
     def make_due(self, first: int, last: int) -> None:
         """Make the first active message between two keys due."""
         self.context.run("make_due", {"now": self.context.now, "first": first, "last": last})
-
-    def next_due(self) -> int | None:
-        """Return when the next message, session, claim or idle entity is due."""
-        found = [
-            self.context.run(name, self.context.by_now()).fetchone()[0]
-            for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
-        ]
-        return min((due for due in found if due is not None), default=None)
-
-    def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
-        """Return messages between two keys, in every state."""
-        return _peeked(self.context.run("peek_delayed" if delayed else "peek", (first, last, limit)))
-
-    def sizes(self, first: int, last: int, limit: int, *, delayed: bool) -> list[tuple[int, int]]:
-        """Return the keys and bytes of messages between two keys, in order, in every state or delayed."""
-        state = DELAYED if delayed else None
-        named = {"first": first, "last": last, "limit": limit, "state": state}
-        return [(key, size) for key, size in self.context.run("select_peeked_sizes", named)]
-
-    def sizes_of(self, keys: Sequence[int]) -> dict[int, int]:
-        """Return the bytes of the given messages that exist, by key."""
-        return dict(iter(self.context.run("select_peeked_sizes_of", (self.context.ids(keys),))))
-
-    def peeked_keys(
-        self, queue_id: int, session_id: str, first: int, last: int, limit: int, *, delayed: bool
-    ) -> list[int]:
-        """Return the keys of a session's messages between two keys, in order, in every state or delayed."""
-        named = {
-            "queue_id": queue_id, "session_id": session_id, "first": first, "last": last, "limit": limit,
-            "state": DELAYED if delayed else None,
-        }  # fmt: skip
-        return [key for (key,) in self.context.run("select_peeked_keys", named)]
-
-    def peek_keys(self, keys: Sequence[int]) -> list[PeekedMessage]:
-        """Return the given messages that exist, as `peek` does."""
-        return _peeked(self.context.run("peek_keys", (self.context.ids(keys),)))
-
-    def select_suspect(self, first: int, last: int) -> ReceivedMessage | None:
-        """Return the first message between two keys that must be delivered alone."""
-        return suspect_of(self.context.run("select_suspect", (first, last, self.context.now)).fetchone())
-
-
-def suspect_of(row: Sequence[Any] | None) -> ReceivedMessage | None:
-    """Return the suspect that select_suspect found."""
-    if row is None:
-        return None
-    *fields, _ = row
-    message = ReceivedMessage(*fields)
-    message.alone = True
-    return message
-
-
-def _to_hand_over(rows: Iterable[Sequence[Any]], state: int) -> list[ReceivedMessage]:
-    messages = [ReceivedMessage(*row) for row in rows]
-    if state == SUSPECT:
-        for message in messages:
-            message.alone = True
-    return messages
-
-
-def _peeked(rows: Iterable[Sequence[Any]]) -> list[PeekedMessage]:
-    return [
-        PeekedMessage(*fields, state=STATES[state], locked_until_micros=locked_until)
-        for *fields, state, locked_until in rows
-    ]
-
-
-def _count_fitting(sizes: Iterable[tuple[int]], most: int) -> int:
-    """Return how many messages of these sizes, from the first on, have `most` bytes together; at least 1."""
-    together = itertools.accumulate(size for (size,) in sizes)
-    return max(1, sum(1 for _ in itertools.takewhile(lambda size: size <= most, together)))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.door.trials import Trials, Work
+from lazaretto.door.trials import Trials, ClientWork
 from lazaretto.model.messages import ReceivedMessage, Suspects
 
 
@@ -30,7 +30,7 @@ def keys(messages: list[ReceivedMessage]) -> list[int]:
     ],
 )
 def test_settlements_show_what_is_worked_on(settled: list[int], width: int, working: list[int]) -> None:
-    work = Work()
+    work = ClientWork()
     work.begin(map(message, range(1, 7)))
     for key in settled:
         work.end([message(key)], begun=True)
@@ -38,21 +38,21 @@ def test_settlements_show_what_is_worked_on(settled: list[int], width: int, work
 
 
 def test_a_batch_that_is_settled_in_order_shows_one_at_a_time() -> None:
-    work = Work()
+    work = ClientWork()
     work.begin(map(message, range(1, 7)))
     work.end(map(message, range(1, 5)), begun=True)
     assert (work.width, keys(work.split()[0]), keys(work.split()[1])) == (1, [5], [6])
 
 
 def test_what_is_given_back_shows_nothing() -> None:
-    work = Work()
+    work = ClientWork()
     work.begin(map(message, range(1, 7)))
     work.end([message(6)], begun=False)
     assert (work.width, keys(work.split()[0])) == (0, [1, 2, 3, 4, 5])
 
 
 def test_a_client_that_begins_with_any_works_on_all() -> None:
-    work = Work()
+    work = ClientWork()
     work.begin(map(message, range(1000)))
     work.end([message(999)], begun=True)
     assert len(work.split()[0]) == 999
@@ -61,7 +61,7 @@ def test_a_client_that_begins_with_any_works_on_all() -> None:
 @given(st.integers(1, 8), st.lists(st.integers(0, 7), max_size=60))
 def test_all_that_is_worked_on_is_found_once_it_was_seen(calls: int, ends: list[int]) -> None:
     """A client works on the first `calls` messages, and ends any of them."""
-    work, waiting = Work(), list(range(100))
+    work, waiting = ClientWork(), list(range(100))
     work.begin(map(message, waiting))
     at_work = [waiting.pop(0) for _ in range(calls)]
     for end in ends:

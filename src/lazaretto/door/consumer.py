@@ -25,7 +25,7 @@ from lazaretto.door.answers import (
 from lazaretto.door.conversions import encode_message
 from lazaretto.door.order import BEFORE_RECEIVING, Kind
 from lazaretto.door.transactions import in_transaction
-from lazaretto.door.trials import Work
+from lazaretto.door.trials import ClientWork
 from lazaretto.errors import BrokerClosed, LazarettoError, SessionLockLost, SettlementError
 from lazaretto.model.messages import Lock, ReceivedMessage, Suspects
 
@@ -59,11 +59,11 @@ class Consumer:
         self._receiving = Receiving(receiver)
         self._trials = peer.trials
         #: What its client works on, if that is to tell whom a lost connection is charged to.
-        self._work: Work | None = None
+        self._work: ClientWork | None = None
         #: What it worked on and what it had not begun when the connection was lost.
         self._lost: tuple[list[ReceivedMessage], list[ReceivedMessage]] | None = None
         if blames:
-            self._work = Work(peer.door.widths.get(path, 0))
+            self._work = ClientWork(peer.door.widths.get(path, 0))
             choose_suspects(receiver, self)
         #: For how many messages the store is asked that no task awaits.
         self._asked = 0

@@ -16,7 +16,7 @@ from lazaretto.model.messages import ReceivedMessage, Suspects
 _WIDEST: Final = 200
 
 
-class Work:
+class ClientWork:
     """Messages that a client has, in the order of their hand-over.
 
     Clients begin with them in that order. So when one is settled, those before it were begun, too. `width`:

@@ -113,6 +113,7 @@ PROGRAMS: Mapping[str, tuple[Callable[[str, str], Program], str]] = {
     "python-7.15": (_python, "7.15"),
     "python-7.14": (_python, "7.14"),
     "javascript": (_javascript, "client.js"),
+    "rhea": (_javascript, "rhea.js"),
     "go": (_go, ""),
     "java": (_java, "Azure"),
 }

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.door.trials import Trials, ClientWork
+from lazaretto.door.trials import ClientWork, Trials
 from lazaretto.model.messages import ReceivedMessage, Suspects
 
 

@@ -16,16 +16,24 @@ from playwright.sync_api import Browser, sync_playwright
 
 import lazaretto
 from lazaretto import DeadLetterFilter, ManualClock, Message, PoisonPolicy, QueueOptions
+from lazaretto.commands import Mark
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 #: Each picture: its screen, the width and scheme it is looked at in, and its height.
 PICTURES = {
     "overview": ("/", 1024, "light", 560),
     "failures": ("/failures?queue=shop/orders&explain=1", 1024, "light", 560),
-    "cause": ("/failures/{cause}?queue=shop/orders&explain=1", 1024, "light", 900),
+    "cause": ("/failures/{cause}?queue=shop/orders&explain=1", 1024, "light", 1000),
     "letter": ("/dead-letters/{letter}?queue=shop/orders", 1024, "light", 900),
     "edit": ("/dead-letters/{letter}/edit?queue=shop/orders&edit={edit}", 1024, "light", 640),
     "repair": ("/repairs/add-currency", 1024, "dark", 720),
+    "form": (
+        "/do/create_queue?path=shop/returns&lock_duration=5m&policy.receive_retry_count=3"
+        "&policy.max_retry_cycles=2",
+        1024,
+        "light",
+        640,
+    ),
     "phone": ("/failures?queue=shop/orders", 390, "dark", 780),
 }
 _EDIT = "SET body.currency = 'CHF'"
@@ -46,6 +54,7 @@ def _book(order: dict[str, object]) -> None:
 def fill(path: Path) -> dict[str, str]:
     """Make a store of a shop that has had a bad day, and return what the addresses of its screens name."""
     clock = ManualClock(time.time() - 24 * 3600)
+    marks = {2: "release 41", 15: "release 42"}
     chance = random.Random(7)
     number, letter = 0, 0
     with lazaretto.connect(path, clock=clock) as broker:
@@ -54,6 +63,8 @@ def fill(path: Path) -> dict[str, str]:
             broker.create_queue(name, QueueOptions(policy=policy, breaker=None))
         sender, receiver = broker.sender("shop/orders"), broker.receiver("shop/orders")
         for hour in range(24):
+            if hour in marks:
+                broker.run(Mark(text=marks[hour]), actor="ana")
             messages = []
             for _ in range(_AN_HOUR):
                 number += 1

@@ -75,6 +75,70 @@ def _check(broker: Broker, *paths: str) -> None:
     assert broker.check() == []
 
 
+def _look_up(table: dict[str, int], *keys: str) -> list[BaseException]:
+    """Return the errors that one line of code fails with."""
+    errors: list[BaseException] = []
+    for key in keys:
+        try:
+            table[key]
+        except KeyError as error:
+            errors.append(error)
+    return errors
+
+
+def _fail_with(broker: Broker, *errors: BaseException, path: str = "q") -> None:
+    for error in errors:
+        send(broker, b"x", path=path)
+        with broker.receiver(path) as receiver:
+            receiver.abandon(receiver.receive(1), error=error)
+
+
+class TestValues:
+    """Errors whose text is a value: at one place in the code they are one cause."""
+
+    def test_values_of_one_line_are_one_cause_with_counts(self, broker: Broker) -> None:
+        _fail_with(broker, *_look_up({}, "sofa", "lamp"))
+        assert len(broker.triage("q").causes) == 1
+        _fail_with(broker, *_look_up({}, "sofa", "it's", "sofa"))
+        (cause,) = broker.triage("q").causes
+        assert (cause.number, cause.letters, cause.template) == (1, 5, "\u2731")
+        assert [(one.shape, one.letters) for one in cause.fingerprints] == [
+            ("'sofa'", 3), *[(text, 1) for text in (cause.fingerprints[1].shape, cause.fingerprints[2].shape)]
+        ]  # fmt: skip
+        assert {one.shape for one in cause.fingerprints} == {"'sofa'", "'lamp'", '"it\'s"'}
+        _check(broker, "q")
+
+    def test_one_value_stays_as_it_reads(self, broker: Broker) -> None:
+        _fail_with(broker, *_look_up({}, "sofa", "sofa"))
+        (cause,) = broker.triage("q").causes
+        assert cause.template == "'sofa'"
+
+    def test_another_line_and_words_are_other_causes(self, broker: Broker) -> None:
+        _fail_with(broker, *_look_up({}, "sofa", "lamp"))
+        try:
+            table: dict[str, int] = {}
+            table["sofa"]
+        except KeyError as error:
+            _fail_with(broker, error)
+        _fail_with(broker, *(type(e)("no such thing") for e in _look_up({}, "a")))
+        _fail_with(broker, KeyError("here"), KeyError("there"))
+        assert sorted(cause.letters for cause in broker.triage("q").causes) == [1, 1, 1, 1, 2]
+
+    def test_an_operator_sets_a_value_apart(self, broker: Broker) -> None:
+        _fail_with(broker, *_look_up({}, "sofa", "lamp", "desk"))
+        (cause,) = broker.triage("q").causes
+        (sofa,) = [one.fingerprint for one in cause.fingerprints if one.shape == "'sofa'"]
+        broker.split_cause("q", cause.number, [sofa])
+        _fail_with(broker, *_look_up({}, "chair", "sofa"))
+        assert sorted(cause.letters for cause in broker.triage("q").causes) == [2, 3]
+
+    def test_more_values_than_are_kept_apart(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(cause_tables, "_MOST_OF_FAMILY", 5)
+        _fail_with(broker, *_look_up({}, *map("key-{}x".format, "abcdefgh")))
+        (cause,) = broker.triage("q").causes
+        assert cause.letters == 8
+
+
 def test_letters_that_differ_in_values_are_one_cause(broker: Broker) -> None:
     numbers = _fail(broker, "order 1 is gone", "order 2 is gone", "no such port")
     triage = broker.triage("q")

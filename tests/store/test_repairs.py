@@ -22,6 +22,7 @@ from lazaretto import (
     StoreError,
 )
 from lazaretto.broker import store_of
+from lazaretto.commands import ExcludeLetters
 from lazaretto.engine.repairs.advance import LEASE, Advance, TakeRepair
 
 from . import talk
@@ -39,6 +40,11 @@ def queue(broker: Broker) -> None:
 def each(digits: bytes) -> list[bytes]:
     """Return a body for each digit."""
     return [b"%c" % digit for digit in digits]
+
+
+def left_of(broker: Broker) -> list[int]:
+    """Return the numbers of the dead letters that are there."""
+    return numbers(broker.dead_letters("q"))
 
 
 def plan(broker: Broker, which: Any = ALL, path: str = "q", **options: Any) -> Repair:
@@ -355,6 +361,45 @@ class TestPace:
         repair.undo()
         work(repair)
         assert repair.status().counts == RepairCounts(left=26, failed=1, undone=3)
+
+    def test_a_canary_goes_on_without_what_failed(self, broker: Broker) -> None:
+        set_aside(broker, *[b"%d" % n for n in range(8)])
+        repair = plan(broker, canary=2)
+        repair.canary()
+        work(repair)
+        fail(broker)
+        assert work(repair) is RepairPhase.FAILED
+        (failed,) = [letter.sequence_number for letter in repair.letters(failed=True)]
+        broker.run(ExcludeLetters(name=repair.name, sequence_numbers=(failed,)), actor="ana")
+        assert work(repair) is RepairPhase.CANARY
+        assert len(complete_all(broker)) == 1
+        assert work(repair) is RepairPhase.PASSED
+        repair.apply()
+        assert work(repair) is RepairPhase.DONE
+        assert len(complete_all(broker)) == 6
+        assert repair.status().counts == RepairCounts(left=0, processed=7, skipped=1)
+        (skipped,) = repair.letters(skipped=True)
+        assert (skipped.sequence_number, skipped.why) == (failed, "taken out by ana")
+        assert len(left_of(broker)) == 1
+
+    def test_letters_are_taken_out_before_they_are_sent(self, broker: Broker) -> None:
+        set_aside(broker, *[b"%d" % n for n in range(6)])
+        first, *_, last = left_of(broker)
+        repair = plan(broker)
+        broker.run(ExcludeLetters(name=repair.name, sequence_numbers=(first, last)), actor="ana")
+        assert repair.preview().skipped == {"taken out by ana": 2}
+        for wrong in (first, last + 1):
+            with pytest.raises(RepairError, match=r"taken out already|is not in the repair"):
+                broker.run(ExcludeLetters(name=repair.name, sequence_numbers=(wrong,)))
+        repair.apply()
+        assert work(repair) is RepairPhase.DONE
+        assert repair.status().counts == RepairCounts(left=0, waiting=4, skipped=2)
+        assert left_of(broker) == [first, last]
+        with pytest.raises(RepairError, match="which is done"):
+            broker.run(ExcludeLetters(name=repair.name, sequence_numbers=(first,)))
+        repair.undo()
+        assert work(repair) is RepairPhase.UNDONE
+        assert len(left_of(broker)) == 6
 
     def test_a_canary_that_passes(self, broker: Broker) -> None:
         set_aside(broker, *[b"%d" % n for n in range(9)], reason="a")

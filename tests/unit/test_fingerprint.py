@@ -22,7 +22,7 @@ from lazaretto.host import Handler
 from lazaretto.host.handler_calls import Caller
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.fingerprint import Fingerprint, fingerprint_of, outage_of
-from lazaretto.model.shape import _MOST_KNOWN, _PIECE, HOLE, LONGEST_SHAPE, shape, templates
+from lazaretto.model.shape import _MOST_KNOWN, _PIECE, HOLE, LONGEST_SHAPE, is_value, shape, templates
 from lazaretto.model.site import site_in
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
@@ -378,3 +378,15 @@ def test_site_and_shape_are_quick(tmp_path: Path) -> None:
     for number in range(2_000):
         fingerprint_of("Reason", None, Failure(failure.type, f"text {number}", None, failure.site))
     assert (time.process_time() - started) / 2_000 < 150e-6
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("'sofa'", True), ('"it\'s"', True), ("('a', 1)", True), ("17", True), ("{'a': None}", False),
+        ("no such port", False), ("can't open 'x'", False), ("'a' is not 'b'", False), ("", False),
+        ("3 items", False), ("timeout", False), ("KeyError('x')", False),
+    ],
+)  # fmt: skip
+def test_a_text_is_a_value_if_no_word_is_its_own(text: str, value: bool) -> None:
+    assert is_value(shape(text)) is value

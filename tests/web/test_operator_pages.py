@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
 
-from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOptions
+from lazaretto import (
+    Broker,
+    DeadLetterFilter,
+    ManualClock,
+    Message,
+    PoisonPolicy,
+    QueueOptions,
+    connect,
+)
+from lazaretto.broker import store_of
+from lazaretto.commands import Mark
+from lazaretto.engine.outcome.causes import cause_days
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.marks import TimeMark, mark_before
+from lazaretto.web.console.charts import STEP, bars_chart
 
 from .conftest import Served
 
@@ -95,3 +111,81 @@ def test_the_newest_stack_of_a_letter_is_on_top(broker: Broker, pages: httpx.Cli
     top = shown.partition("<h2>Body")[0]
     assert "the second attempt" in top.partition("<details open>")[2]
     assert "the first attempt" not in top
+
+
+class TestTime:
+    """Causes over weeks, and marks such as releases."""
+
+    def test_a_cause_tells_after_which_mark_it_came(self, broker: Broker, pages: httpx.Client) -> None:
+        broker.create_queue("orders", ONCE)
+        broker.sender("orders").send([Message(b"1"), Message(b"2")])
+        broker.run(Mark(text="release 41"), actor="ana")
+        broker.run(Mark(text="release <42>"), actor="ana")
+        fail(broker, ValueError("bad"))
+        broker.run(Mark(text="release 43"), actor="ana")
+        fail(broker, ValueError("bad"))
+        number = broker.triage("orders").causes[0].number
+        shown = page(pages, f"/failures/{number}", queue="orders")
+        assert "First seen after <strong>release &lt;42&gt;</strong>" in shown
+        assert shown.count('class="mark"') == 6
+        assert "<title>release 43</title>" in shown
+        assert "after release &lt;42&gt;" in page(pages, "/failures", queue="orders")
+
+    def test_a_mark_is_made_on_the_page(self, broker: Broker, pages: httpx.Client) -> None:
+        assert 'action="/do/mark"' in page(pages, "/activity")
+        answer = pages.post("/do/mark", data={"text": "release 42", "back": "/activity"})
+        assert answer.status_code == 303
+        (entry,) = broker.audit(action="mark")
+        assert entry.detail["text"] == "release 42"
+        assert "release 42" in page(pages, "/activity")
+
+    @pytest.mark.stores("sqlite")
+    def test_days_are_those_of_four_weeks(self, tmp_path: Path) -> None:
+        clock = ManualClock(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp())
+        with connect(tmp_path / "days.db", clock=clock) as broker:
+            broker.create_queue("orders", ONCE)
+            for number in (3, 1, 2):
+                broker.sender("orders").send([Message(b"x")] * number)
+                fail(broker, ValueError("bad"), number)
+                clock.advance(7 * 86_400)
+            (cause,) = broker.triage("orders").causes
+            days = store_of(broker).read(
+                lambda tx: cause_days(tx, EntityPath.parse("orders;poison"), cause.number)
+            )
+            assert sum(cause.hours) == 0
+            assert [(27 - place, count) for place, count in enumerate(days) if count] == [
+                (21, 3),
+                (14, 1),
+                (7, 2),
+            ]
+
+
+def test_letters_are_taken_out_of_a_repair(broker: Broker, pages: httpx.Client) -> None:
+    broker.create_queue("orders", ONCE)
+    broker.sender("orders").send([Message(b"1"), Message(b"2")])
+    fail(broker, ValueError("bad"), 2)
+    repair = broker.plan_repair("orders", DeadLetterFilter(), name="r", everything=True, canary=1)
+    repair.canary()
+    broker.run_repairs(until=lambda: repair.status().counts.waiting > 0)
+    fail(broker, ValueError("bad again"))
+    broker.run_repairs(until=lambda: repair.status().phase.value == "failed")
+    shown = page(pages, "/repairs/r")
+    assert "Take out of the repair" in shown
+    answer = pages.post(
+        "/do/exclude_letters", data={"name": "r", "sequence_numbers:list": "1", "back": "/repairs/r"}
+    )
+    assert answer.status_code == 303
+    broker.run_repairs(until=lambda: repair.status().phase.value == "passed")
+    assert "taken out by" in page(pages, "/repairs/r")
+
+
+def test_marks_are_found_by_time() -> None:
+    start = datetime(2026, 3, 1, tzinfo=UTC)
+    marks = [TimeMark(start + timedelta(days=day), f"release {day}", "ana") for day in (3, 1, 2)]
+    assert mark_before(marks, start) is None
+    assert mark_before(marks, start + timedelta(days=1)) == marks[1]
+    assert mark_before(marks, start + timedelta(days=9)) == marks[0]
+    now = start + timedelta(hours=36)
+    (line,) = bars_chart([0, 1], now, 24 * 60, marks[1:2]).lines
+    assert (line.x, line.label) == (STEP, "release 1")
+    assert bars_chart([0], now, 60, marks).lines == ()

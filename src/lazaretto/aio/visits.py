@@ -22,11 +22,12 @@ from lazaretto.engine.access import (
 from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.command import Command
 from lazaretto.engine.messages.sessions import stored_session_state
+from lazaretto.engine.outcome.causes import cause_days
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.redaction import find_rules, redaction_key
 from lazaretto.engine.routing.forwards import places_behind
 from lazaretto.model.clock import iso
-from lazaretto.model.entities import EntityPath
+from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.sql.store import Store
@@ -93,6 +94,14 @@ class Visits:
             self._store.read, lambda tx: stored_session_state(tx, parsed, session_id)
         )
         return state
+
+    async def cause_days(self, path: str, number: int) -> tuple[int, ...]:
+        """Return how many letters a cause got on each of the last 28 days, today last."""
+        parsed = dead_letter_path(EntityPath.parse(path))
+        days: tuple[int, ...] = await self._driver.call(
+            self._store.read, lambda tx: cause_days(tx, parsed, number)
+        )
+        return days
 
     async def places_behind(self, path: str) -> set[str]:
         """Return the paths of all entities that a message can come to that is sent to one, and its own."""

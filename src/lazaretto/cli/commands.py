@@ -25,6 +25,7 @@ COMMANDS = {
     "try": ("Try a handler on one message, in a sandbox.", "host_commands"),
     "events": ("Print what happened, oldest first.", "log_commands"),
     "audit": ("Print what operators did, newest first.", "log_commands"),
+    "mark": ("Mark this moment, such as a release.", "mark_command"),
     "status": ("Show queues, the worst first, and what to type next.", "status_command"),
     "metrics": ("Print metrics in Prometheus's format.", "metrics_command"),
     "doctor": ("Check the store, its machine and its queues.", "doctor_command"),

@@ -30,6 +30,7 @@ from lazaretto.commands import (
     ApplyRepair,
     CanaryRepair,
     CancelRepair,
+    ExcludeLetters,
     PaceRepair,
     PauseRepair,
     PlanRepair,
@@ -215,6 +216,22 @@ def pace(
 def pause(call: ChangeOptions, name: NameArgument) -> None:
     """Send no more until `resume`."""
     _direct(call, PauseRepair(name=name))
+
+
+@repairs.command("exclude")
+def exclude(
+    call: ChangeOptions,
+    name: NameArgument,
+    numbers: Annotated[
+        list[int],
+        typer.Argument(metavar="NUMBER...", parser=number(1), help="Sequence numbers.", show_default=False),
+    ],
+) -> None:
+    """Take letters out of a repair.
+
+    They are those that it has not sent, or that failed again. A canary that failed for these alone goes on.
+    """
+    _direct(call, ExcludeLetters(name=name, sequence_numbers=tuple(numbers)))
 
 
 @repairs.command("resume")

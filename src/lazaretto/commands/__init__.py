@@ -41,6 +41,7 @@ from lazaretto.engine.entities.topics import (
     UpdateTopic,
 )
 from lazaretto.engine.four_eyes import SetFourEyes
+from lazaretto.engine.marks import Mark
 from lazaretto.engine.messages.delete import DeleteMessages
 from lazaretto.engine.messages.sessions import FreeSession
 from lazaretto.engine.outcome.breakers import SetBreaker
@@ -80,6 +81,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         EndSessions,
         FreeSession,
         GrantRole,
+        Mark,
         MergeCauses,
         MoveDeadLetters,
         NoteCause,
@@ -144,6 +146,7 @@ __all__ = [
     "EndSessions",
     "FreeSession",
     "GrantRole",
+    "Mark",
     "MergeCauses",
     "MoveDeadLetters",
     "NoteCause",

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 LAST_CAUSE = (1 << 31) - 1
 #: Hours whose mean an hour is compared with.
 HOURS = 24
+#: Days, as UTC has them, over which a cause is told.
+DAYS = 28
 #: A cause is rising if an hour has at least so many letters, so many times the mean, and that is so unlikely.
 _FEWEST, _TIMES, _CHANCE = 10, 2, 1e-6
 #: Terms of a sum of which each is at most half the one before.

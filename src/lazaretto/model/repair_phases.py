@@ -36,6 +36,7 @@ class RepairEvent(enum.Enum):
     CANARY_PASSES = "canary processed"
     CANARY_FAILS = "canary fails again"
     CANARY_WAITS = "canary not processed in time"
+    EXCLUDE = "what failed is taken out"
     APPLY = "apply"
     PAUSE = "pause"
     STOP = "stop rule"
@@ -62,6 +63,8 @@ TRANSITIONS: Final[dict[tuple[Phase, RepairEvent], Phase]] = {
     (_P.PASSED, _E.APPLY): _P.APPLYING,
     (_P.PASSED, _E.CANCEL): _P.CANCELLED,
     (_P.PASSED, _E.UNDO): _P.UNDOING,
+    # What failed was taken out of the repair; the others are waited for.
+    (_P.FAILED, _E.EXCLUDE): _P.CANARY,
     (_P.FAILED, _E.CANCEL): _P.CANCELLED,
     (_P.FAILED, _E.UNDO): _P.UNDOING,
     # The letters that were sent are waited for once more.

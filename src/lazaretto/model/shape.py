@@ -188,6 +188,16 @@ def templates(counts: Mapping[str, int], rounds: int = 4) -> dict[str, str]:
     }
 
 
+_LITERAL = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|\u2731""")
+_NO_WORDS = re.compile(r"[\s()\[\]{},:]*").fullmatch
+
+
+def is_value(shape: str) -> bool:
+    """Return whether a text is a value and nothing else, such as the key of a KeyError."""
+    rest, literals = _LITERAL.subn("", shape)
+    return literals > 0 and _NO_WORDS(rest) is not None
+
+
 def covers(template: str, shape: str) -> bool:
     """Return whether a template is that of a shape: whether it has the same words, but for its holes."""
     words, others = _WORDS(template), _WORDS(shape)

@@ -16,7 +16,7 @@ from lazaretto.engine.command import Command, Detail, OfPath, Touch
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
 from lazaretto.engine.redaction import redaction_of
-from lazaretto.model.causes import HOURS, LAST_CAUSE, CauseDifference, CauseState, state_of
+from lazaretto.model.causes import DAYS, HOURS, LAST_CAUSE, CauseDifference, CauseState, state_of
 from lazaretto.model.checks import moment, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
@@ -24,7 +24,7 @@ from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_fingerprint
 from lazaretto.model.html_tables import html_table
 from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, sequence_of
-from lazaretto.model.shape import templates
+from lazaretto.model.shape import HOLE, is_value, templates
 from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -176,6 +176,18 @@ def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: b
     return Triage(str(path), to_datetime(tx.now), sum(cause.letters for cause in found), tuple(shown_))
 
 
+def cause_days(tx: Transaction, path: EntityPath, number: int) -> tuple[int, ...]:
+    """Return how many dead letters a cause got on each of the last 28 days, today last."""
+    place = place_at(tx, path)
+    members = {print_.fingerprint for print_ in tx.causes.fingerprints(place) if print_.cause == number}
+    today = tx.now // HOUR // 24
+    days = [0] * DAYS
+    for fingerprint, hour, letters in tx.causes.hours(place, (today - DAYS + 1) * 24):
+        if fingerprint in members and hour // 24 <= today:
+            days[hour // 24 - today - 1] += letters
+    return tuple(days)
+
+
 def _cause_of(
     record: CauseRecord,
     prints: Sequence[FingerprintRecord],
@@ -281,6 +293,20 @@ def _group(tx: Transaction, place: int) -> None:
             _group_family(tx, place, family, causes, sizes)
 
 
+def _texts_of(family: Sequence[FingerprintRecord]) -> dict[str, str]:
+    """Return the template of each shape of a family. At one place in the code, all values are one text."""
+    counts = {p.shape or "": max(1, p.total) for p in family if p.shape != OTHER_TEXTS}
+    values = [one for one in counts if family[0].site is not None and is_value(one)]
+    if len(values) < 2:
+        return templates(counts)
+    return {
+        **templates({one: count for one, count in counts.items() if one not in values}),
+        **dict.fromkeys(values, HOLE),
+        # What came when there were too many values is values, too, if there is nothing else.
+        **({OTHER_TEXTS: HOLE} if len(values) == len(counts) else {}),
+    }
+
+
 def _group_family(
     tx: Transaction,
     place: int,
@@ -292,7 +318,7 @@ def _group_family(
 
     Fingerprints that an operator assigned stay where they are. `sizes`: how many fingerprints each cause has.
     """
-    texts = templates({p.shape or "": max(1, p.total) for p in family if p.shape != OTHER_TEXTS})
+    texts = _texts_of(family)
     groups: dict[str, list[FingerprintRecord]] = defaultdict(list)
     for print_ in family:
         groups[texts.get(print_.shape or "", OTHER_TEXTS)].append(print_)

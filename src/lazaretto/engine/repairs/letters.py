@@ -86,6 +86,9 @@ def send_letters(
             raise InvalidMessage(edited)
         return edited
 
+    # What was taken out has its item already.
+    excluded = {item.key for item in tx.repairs.items(record.repair, keys)}
+    keys = [key for key in keys if key not in excluded]
     originals = _originals(tx, keys, subqueue, edits)
     prepared = None if edits is None else prepare
     if course.plan.to is None:
@@ -105,9 +108,9 @@ def send_letters(
     tx.repairs.add_originals(record.repair, [originals[key] for key in done.edited])
     course.change(
         sent=record.sent + len(done.rows),
-        skipped=record.skipped + len(done.skipped),
+        skipped=record.skipped + len(done.skipped) + len(excluded),
         failed=record.failed + len(lost),
-        position=record.position + len(items),
+        position=record.position + len(items) + len(excluded),
     )
     return done.full
 

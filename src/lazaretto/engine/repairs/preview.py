@@ -131,11 +131,12 @@ class _Look:
         letters = tx.history.some_dead_letters(keys)
         self._placed += len(holding(tx, queue, {main_key(row.key): row for row in rows.values()}))
         reviver, router = Reviver(tx, queue), Router(tx)
+        excluded = {item.key: item.why for item in tx.repairs.items(self._record.repair, keys)}
         self._bytes += sum(tx.sizes_of(list(rows)).values())
         for key in keys:
             row = rows.get(dead_key(key, self._subqueue))
             edited = None if edits is None else edits.get(key)
-            why = find_obstacle(row, letters.get(key), course.plan.frozen_at)
+            why = excluded.get(key) or find_obstacle(row, letters.get(key), course.plan.frozen_at)
             if why is None and isinstance(edited, str):
                 why = edited
             if why is None:

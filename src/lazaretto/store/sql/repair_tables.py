@@ -141,6 +141,10 @@ class RepairTables(Part):
                 values = {"repair": repair, "outcome": outcome, "keys": self._context.ids(keys)}
                 self._context.run("set_item_outcomes", values)
 
+    def skip_items(self, repair: int, keys: Sequence[int], why: str) -> None:
+        """Store that letters do not count for a repair any more, and why."""
+        self._context.run("skip_items", {"repair": repair, "why": why, "keys": self._context.ids(keys)})
+
     def count(self, repair: int) -> list[tuple[str | None, bool, int | None, int]]:
         """Count the letters that were sent: by outcome, whether they died again, and state."""
         rows = self._context.run("count_item_outcomes", (repair,))

@@ -106,6 +106,10 @@ ORDER BY i.key LIMIT :limit
 -- How letters ended.
 UPDATE lazaretto_repair_items SET outcome = :outcome WHERE repair = :repair AND key [among keys]
 
+-- name: skip_items
+-- Letters that were taken out of a repair after they had failed again.
+UPDATE lazaretto_repair_items SET outcome = 'skipped', why = :why WHERE repair = :repair AND key [among keys]
+
 -- name: count_item_outcomes
 -- How many letters stand how: what is known of them, whether they died again, and the state of their message.
 -- locks: not looked at

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import LazarettoError
+from lazaretto.model.marks import MARK, TimeMark, mark_before
 from lazaretto.model.messages import Attempt
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.render import address
@@ -11,6 +16,10 @@ from lazaretto.web.console.visit import Page, Visit, moved_to
 
 #: Seconds to find out what the messages of causes share, once somebody asks.
 _EXPLAINING = 5.0
+#: Queues whose causes are told together, and how many places in the code are told.
+_QUEUES, _PLACES = 20, 50
+#: Marks in time that are looked through.
+_MARKS = 200
 #: Messages on the page of a cause.
 _LETTERS = 20
 
@@ -23,7 +32,13 @@ async def list_causes(visit: Visit) -> Page:
         status = await visit.broker.status(limit=200)
         found = [one for one in status.queues if one.dead_letters]
         found.sort(key=lambda one: -one.dead_letters)
-        return Page("failing_queues.html", "failures", "Failures", {"queues": found, "status": status})
+        causes = [
+            (one.path, cause)
+            for one in found[:_QUEUES]
+            for cause in (await visit.broker.triage(one.path)).causes
+        ]
+        values = {"queues": found, "status": status, "places": _places_of(causes)}
+        return Page("failing_queues.html", "failures", "Failures", values)
     visit.require(Permission.SEE, queue)
     over = visit.text("over") is not None
     if visit.text("explain") is not None:
@@ -32,9 +47,44 @@ async def list_causes(visit: Visit) -> Page:
         await visit.broker.triage(queue, explain_for=_EXPLAINING)
         return moved_to(address(visit.base, "/failures", queue=queue))
     triage = await visit.broker.triage(queue, over=over)
-    return Page(
-        "failures.html", "failures", f"Failures of {queue}", {"queue": queue, "triage": triage, "over": over}
-    )
+    marks = await _marks(visit)
+    values = {
+        "queue": queue, "triage": triage, "over": over,
+        "after": {cause.number: mark_before(marks, cause.first) for cause in triage.causes},
+    }  # fmt: skip
+    return Page("failures.html", "failures", f"Failures of {queue}", values)
+
+
+class Place(NamedTuple):
+    """A place in the code, or a text of errors, with the causes of queues that fail there."""
+
+    name: str
+    text: str
+    site: str | None
+    letters: int
+    causes: tuple[tuple[str, Cause], ...]
+
+
+def _places_of(causes: Sequence[tuple[str, Cause]]) -> list[Place]:
+    """Return the causes of several queues by the place in the code, the one with most letters first."""
+    places: dict[tuple[str | None, ...], list[tuple[str, Cause]]] = {}
+    for queue, cause in causes:
+        # Without a place in the code, only the same text is the same failure.
+        key = cause.error_type, cause.reason, cause.site, None if cause.site else cause.template
+        places.setdefault(key, []).append((queue, cause))
+    listed = []
+    for group in places.values():
+        _, first = max(group, key=lambda one: one[1].letters)
+        name = first.error_type or first.reason or "no error"
+        letters = sum(cause.letters for _, cause in group)
+        listed.append(Place(name, first.template or "", first.site, letters, tuple(group)))
+    return sorted(listed, key=lambda one: -one.letters)[:_PLACES]
+
+
+async def _marks(visit: Visit) -> list[TimeMark]:
+    """Return the last moments that somebody has marked."""
+    entries = await visit.broker.audit(action=MARK, limit=_MARKS)
+    return [TimeMark(one.time, str(one.detail.get("text", "")), one.actor) for one in entries]
 
 
 async def show_cause(visit: Visit) -> Page:
@@ -49,11 +99,12 @@ async def show_cause(visit: Visit) -> Page:
     letters = await broker.dead_letter_page(
         queue, DeadLetterFilter(cause=number), limit=_LETTERS, cursor=visit.text("cursor")
     )
-    triage = await broker.triage(queue)
+    triage, marks = await broker.triage(queue), await _marks(visit)
     values = {
         "queue": queue, "cause": cause, "letters": letters, "triage": triage,
         "entity": await broker.queue(queue), "breaker": await broker.breaker(queue),
-        "attempt": await _example(visit, queue, cause.example),
+        "attempt": await _example(visit, queue, cause.example), "marks": marks,
+        "days": await visit.visits.cause_days(queue, number), "after": mark_before(marks, cause.first),
     }  # fmt: skip
     what = cause.error_type or cause.reason or f"cause {number}"
     return Page("cause.html", "failures", f"{what} in {queue}", values)

@@ -1,0 +1,21 @@
+"""Marks in time, such as a release, that what came later is compared with."""
+
+from __future__ import annotations
+
+from lazaretto.engine.command import CommandOf
+from lazaretto.engine.log import audit
+from lazaretto.model.checks import text
+from lazaretto.model.marks import LONGEST_MARK, MARK
+from lazaretto.model.permissions import Permission
+from lazaretto.store.sql.transaction import Transaction
+
+
+class Mark(CommandOf[None], frozen=True, kw_only=True):
+    """Mark this moment, such as a release, so that causes tell after which one they came."""
+
+    permission = Permission.OPERATE
+    action = MARK
+    text: str
+
+    def run(self, tx: Transaction, actor: str) -> None:
+        audit(tx, actor, self.action, "", text=text("text", self.text, LONGEST_MARK))

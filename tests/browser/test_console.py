@@ -61,6 +61,7 @@ ADDRESSES = [
     "/rules?topic=sales&subscription=all&filter=amount+%3E+1&properties=amount%3D3",
     "/rules?topic=sales&subscription=all&filter=amount+%3E+%3E",
     "/claims?queue=loads",
+    "/pipeline?queue=loads&consumer=loader",
     "/dialogs",
     "/dialogs/DIALOG",
     "/access",

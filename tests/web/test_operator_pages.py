@@ -19,6 +19,7 @@ from lazaretto import (
     connect,
 )
 from lazaretto.broker import store_of
+from lazaretto.claims import ClaimConsumer
 from lazaretto.commands import Mark
 from lazaretto.engine.outcome.causes import cause_days
 from lazaretto.model.entities import EntityPath
@@ -189,3 +190,19 @@ def test_marks_are_found_by_time() -> None:
     (line,) = bars_chart([0, 1], now, 24 * 60, marks[1:2]).lines
     assert (line.x, line.label) == (STEP, "release 1")
     assert bars_chart([0], now, 60, marks).lines == ()
+
+
+def test_a_pipeline_has_its_page(broker: Broker, pages: httpx.Client) -> None:
+    broker.create_queue("loads")
+    broker.sender("loads").send([Message(b"{}")] * 5)
+    consumer = ClaimConsumer(store_of(broker), "loads", "loader")
+    consumer.attach()
+    number = consumer.take(0, max_rows=2)
+    assert number is not None
+    consumer.settle([number], [])
+    assert consumer.take(number, max_rows=1) is not None
+    assert "/pipeline?queue=loads&amp;consumer=loader" in page(pages, "/workers")
+    shown = page(pages, "/pipeline", queue="loads", consumer="loader")
+    assert "at work" in shown
+    assert "Claim 1: 2 messages, settled" in shown
+    assert pages.get("/pipeline", params={"queue": "loads", "consumer": "other"}).status_code == 404

@@ -123,6 +123,7 @@ PAGES: dict[str, list[tuple[str, bool]]] = {
     "/set-aside": [("/set-aside?queue=q", True)],
     "/messages/{number:int}": [("/messages/1?queue=q", True), ("/messages/WAITS?queue=q", True)],
     "/rules": [("/rules?topic=news&subscription=all", False)],
+    "/pipeline": [],
     "/claims": [("/claims?queue=q", False)],
     "/dialogs": [("/dialogs", False)],
     "/dialogs/{dialog}": [("/dialogs/DIALOG", True)],

@@ -20,6 +20,7 @@ from lazaretto.engine.access import (
     grants_of,
 )
 from lazaretto.engine.audited import NoteTry
+from lazaretto.engine.claims.list_consumers import Pipeline, list_consumers
 from lazaretto.engine.command import Command
 from lazaretto.engine.messages.sessions import stored_session_state
 from lazaretto.engine.outcome.causes import cause_days
@@ -102,6 +103,11 @@ class Visits:
             self._store.read, lambda tx: cause_days(tx, parsed, number)
         )
         return days
+
+    async def consumers(self) -> list[Pipeline]:
+        """Return all consumers of claims."""
+        consumers: list[Pipeline] = await self._driver.call(self._store.read, list_consumers)
+        return consumers
 
     async def places_behind(self, path: str) -> set[str]:
         """Return the paths of all entities that a message can come to that is sent to one, and its own."""

@@ -39,6 +39,10 @@ class ClaimTables(MessagePart):
         row = self._context.run("select_consumer", (queue_id, consumer)).fetchone()
         return ConsumerRecord(*row) if row else None
 
+    def consumers(self) -> list[ConsumerRecord]:
+        """Return all consumers of claims."""
+        return [ConsumerRecord(*row) for row in self._context.run("select_consumers")]
+
     def save_consumer(self, record: ConsumerRecord) -> None:
         """Store the state of a consumer of claims."""
         self._context.run("save_consumer", msgspec.structs.asdict(record))

@@ -1239,6 +1239,11 @@ ORDER BY position DESC LIMIT :limit
 SELECT queue_id, consumer, epoch, last_claim, settled, driver, attached, narrow, narrow_left, identity
 FROM lazaretto_consumers WHERE queue_id = :queue_id AND consumer = :consumer
 
+-- name: select_consumers
+-- All consumers of claims.
+SELECT queue_id, consumer, epoch, last_claim, settled, driver, attached, narrow, narrow_left, identity
+FROM lazaretto_consumers ORDER BY queue_id, consumer
+
 -- name: save_consumer
 -- How a consumer of claims stands.
 INSERT INTO lazaretto_consumers

@@ -55,7 +55,7 @@ async def list_causes(visit: Visit) -> Page:
     return Page("failures.html", "failures", f"Failures of {queue}", values)
 
 
-class Place(NamedTuple):
+class FailingPlace(NamedTuple):
     """A place in the code, or a text of errors, with the causes of queues that fail there."""
 
     name: str
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     causes: tuple[tuple[str, Cause], ...]
 
 
-def _places_of(causes: Sequence[tuple[str, Cause]]) -> list[Place]:
+def _places_of(causes: Sequence[tuple[str, Cause]]) -> list[FailingPlace]:
     """Return the causes of several queues by the place in the code, the one with most letters first."""
     places: dict[tuple[str | None, ...], list[tuple[str, Cause]]] = {}
     for queue, cause in causes:
@@ -77,7 +77,7 @@ def _places_of(causes: Sequence[tuple[str, Cause]]) -> list[Place]:
         _, first = max(group, key=lambda one: one[1].letters)
         name = first.error_type or first.reason or "no error"
         letters = sum(cause.letters for _, cause in group)
-        listed.append(Place(name, first.template or "", first.site, letters, tuple(group)))
+        listed.append(FailingPlace(name, first.template or "", first.site, letters, tuple(group)))
     return sorted(listed, key=lambda one: -one.letters)[:_PLACES]
 
 

@@ -27,7 +27,7 @@ from lazaretto.records.options import changes_from
 from lazaretto.records.plain import plain
 from lazaretto.web.console.queues import attempts_of
 from lazaretto.web.console.render import address
-from lazaretto.web.console.settings import Change, changes_of, settings_of
+from lazaretto.web.console.settings import OptionChange, changes_of, settings_of
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.refusals import HttpError
 
@@ -184,7 +184,7 @@ async def _options(visit: Visit, kind: type[Command], typed: Mapping[str, str]) 
     settings = settings_of(current, new=creates)
     if kind.command_name.endswith("subscription"):
         settings = [one for one in settings if one.name not in OPTIONS_OF_TOPICS]
-    changed: list[Change] = []
+    changed: list[OptionChange] = []
     options: dict[str, Any] = {}
     wrong = None
     try:

@@ -26,7 +26,7 @@ NONE, ENDLESS = "none", "unlimited"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Setting:
+class OptionField:
     """An option as a form has it. `name`: with points for those of a policy. `group`: its title in a form.
 
     `accepts`: the values that it takes, in words. `fixed`: it cannot change any more.
@@ -46,7 +46,7 @@ class Setting:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
+class OptionChange:
     """An option that a form changes."""
 
     label: str
@@ -54,15 +54,15 @@ class Change:
     after: str
 
 
-def settings_of(options: Any, *, new: bool = False) -> list[Setting]:
+def settings_of(options: Any, *, new: bool = False) -> list[OptionField]:
     """Return every option of a queue or topic, plain ones first. `new`: all can change."""
     settings = _settings(type(options), options, "", "")
     return [dataclasses.replace(one, fixed=False) for one in settings] if new else settings
 
 
-def _settings(kind: type[Any], options: Any, prefix: str, group: str) -> list[Setting]:
-    plain: list[Setting] = []
-    nested: list[Setting] = []
+def _settings(kind: type[Any], options: Any, prefix: str, group: str) -> list[OptionField]:
+    plain: list[OptionField] = []
+    nested: list[OptionField] = []
     usual = kind() if options is None else options
     for name, option in options_of(kind).items():
         if name in _ELSEWHERE and not prefix:
@@ -87,10 +87,10 @@ def _words(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _setting(name: str, group: str, option: Option, value: Any) -> Setting:
+def _setting(name: str, group: str, option: Option, value: Any) -> OptionField:
     check = option.check
     choices = ("yes", "no") if check.kind is Kind.FLAG else tuple(check.choices)
-    return Setting(
+    return OptionField(
         name,
         _words(name.rpartition(".")[2]),
         group,
@@ -105,11 +105,11 @@ def _setting(name: str, group: str, option: Option, value: Any) -> Setting:
     )
 
 
-def _presence(name: str, group: str, option: Option, value: Any) -> Setting:
+def _presence(name: str, group: str, option: Option, value: Any) -> OptionField:
     """Return the setting that says whether there is a policy at all."""
     shown, default = ("no" if one is None else "yes" for one in (value, option.default))
     text = option.text.replace("`", "")
-    return Setting(
+    return OptionField(
         name, _words(name), group, Kind.OBJECT, shown, default, ("yes", "no"), text, "", option.fixed, True
     )
 
@@ -130,35 +130,37 @@ def _shown(kind: Kind, value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def options_shown(options: Any) -> list[Setting]:
+def options_shown(options: Any) -> list[OptionField]:
     """Return the options of a queue as its page has them, without those of a policy that it has not."""
     settings = settings_of(options)
     absent = tuple(f"{one.name}." for one in settings if one.kind is Kind.OBJECT and one.value == "no")
     return [one for one in settings if not one.name.startswith(absent)] if absent else settings
 
 
-def changes_of(settings: Sequence[Setting], typed: Mapping[str, str]) -> tuple[list[Change], dict[str, Any]]:
+def changes_of(
+    settings: Sequence[OptionField], typed: Mapping[str, str]
+) -> tuple[list[OptionChange], dict[str, Any]]:
     """Return which options a form changes, and the changes as JSON has them. Raises InvalidOption."""
-    changed: list[Change] = []
+    changed: list[OptionChange] = []
     changes: dict[str, Any] = {}
     for one in settings:
         text = typed.get(one.name, one.value).strip() or one.default
         if one.fixed or text == one.value or _is_same(one, text):
             continue
         group = f"{one.group}: " if one.group else ""
-        changed.append(Change(f"{group}{one.label}", one.value, text))
+        changed.append(OptionChange(f"{group}{one.label}", one.value, text))
         _put(changes, one, text)
     return changed, changes
 
 
-def _is_same(setting: Setting, text: str) -> bool:
+def _is_same(setting: OptionField, text: str) -> bool:
     """Return whether a text means the value that the setting has."""
     if setting.kind is Kind.OBJECT:
         return False
     return bool(value_of(setting, text) == value_of(setting, setting.value))
 
 
-def _put(changes: dict[str, Any], setting: Setting, text: str) -> None:
+def _put(changes: dict[str, Any], setting: OptionField, text: str) -> None:
     """Add an option to changes, as a part of its policy if it is one."""
     whole = changes
     *groups, name = setting.name.split(".")
@@ -176,7 +178,7 @@ def _put(changes: dict[str, Any], setting: Setting, text: str) -> None:
         whole.setdefault(name, {})
 
 
-def value_of(setting: Setting, text: str) -> Any:
+def value_of(setting: OptionField, text: str) -> Any:
     """Return the value that a text means, as JSON has it. Raises InvalidOption."""
     if text.lower() == NONE and setting.optional:
         return None

@@ -26,7 +26,11 @@ async def workers(visit: Visit) -> Page:
     status = await visit.broker.status(limit=_TROUBLED)
     moved = [one for one in status.queues if one.breaker is not BreakerStatus.CLOSED][:_BREAKERS]
     breakers = [(one.path, await visit.broker.breaker(one.path)) for one in moved]
-    values = {"workers": await visit.broker.workers(), "breakers": breakers}
+    values = {
+        "workers": await visit.broker.workers(),
+        "breakers": breakers,
+        "pipelines": await visit.visits.consumers(),
+    }
     return Page("workers.html", "workers", "Workers", values)
 
 

@@ -20,7 +20,7 @@ from lazaretto.engine.access import (
     grants_of,
 )
 from lazaretto.engine.audited import NoteTry
-from lazaretto.engine.claims.list_consumers import Pipeline, list_consumers
+from lazaretto.engine.claims.list_consumers import ClaimPipeline, list_consumers
 from lazaretto.engine.command import Command
 from lazaretto.engine.messages.sessions import stored_session_state
 from lazaretto.engine.outcome.causes import cause_days
@@ -104,9 +104,9 @@ class Visits:
         )
         return days
 
-    async def consumers(self) -> list[Pipeline]:
+    async def consumers(self) -> list[ClaimPipeline]:
         """Return all consumers of claims."""
-        consumers: list[Pipeline] = await self._driver.call(self._store.read, list_consumers)
+        consumers: list[ClaimPipeline] = await self._driver.call(self._store.read, list_consumers)
         return consumers
 
     async def places_behind(self, path: str) -> set[str]:

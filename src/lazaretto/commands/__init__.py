@@ -52,6 +52,7 @@ from lazaretto.engine.outcome.rerouting import MoveDeadLetters, Republish
 from lazaretto.engine.outcome.resubmit import Resubmit
 from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, PurgeCause, Restore, RestorePurged
 from lazaretto.engine.redaction import RemoveRedaction, SetRedaction
+from lazaretto.engine.repairs.exclude import ExcludeLetters
 from lazaretto.engine.repairs.operators import PaceRepair
 
 #: All commands by their names, such as "create_queue".
@@ -79,6 +80,7 @@ COMMANDS: Final[dict[str, type[Command]]] = {
         DropDefinition,
         EndConversation,
         EndSessions,
+        ExcludeLetters,
         FreeSession,
         GrantRole,
         Mark,
@@ -144,6 +146,7 @@ __all__ = [
     "DropDefinition",
     "EndConversation",
     "EndSessions",
+    "ExcludeLetters",
     "FreeSession",
     "GrantRole",
     "Mark",

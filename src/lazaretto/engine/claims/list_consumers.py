@@ -10,7 +10,7 @@ from lazaretto.store.sql.transaction import Transaction
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Pipeline:
+class ClaimPipeline:
     """A pipeline that takes claims of a queue. `driver`: its latest process. `settled`: its last ended claim.
 
     `attached`: when that process became its driver; None: it never had one.
@@ -24,7 +24,7 @@ class Pipeline:
     last_claim: int
 
 
-def list_consumers(tx: Transaction) -> list[Pipeline]:
+def list_consumers(tx: Transaction) -> list[ClaimPipeline]:
     """Return all consumers of claims, by queue and name."""
     consumers = []
     for record in tx.claims.consumers():
@@ -32,7 +32,7 @@ def list_consumers(tx: Transaction) -> list[Pipeline]:
         if queue is not None:
             attached = to_datetime(record.attached) if record.attached else None
             consumers.append(
-                Pipeline(
+                ClaimPipeline(
                     queue.path, record.consumer, record.driver, attached, record.settled, record.last_claim
                 )
             )

@@ -8,6 +8,7 @@ import pytest
 
 from lazaretto import BreakerPolicy, Broker, ManualClock, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.broker import store_of
+from lazaretto.cli.client_suggestions import suggest_for_clients
 from lazaretto.model.breaker import BreakerStatus
 
 from .actions import send
@@ -272,3 +273,14 @@ def test_receiving_and_deleting_is_held_back_but_for_probes(served: Broker, cloc
     clock.advance(1)
     assert len(deleting.receive(10)) == 1
     assert status(served) is BreakerStatus.RAMPING
+
+
+def test_the_options_are_suggested_where_they_would_have_helped(served: Broker) -> None:
+    create(served, deliveries=1, breaker=BreakerPolicy())
+    fill(served, 2)
+    assert suggest_for_clients(served) == []
+    fail(served)
+    [text] = suggest_for_clients(served)
+    assert text.endswith("lazaretto queue update q --breaker-clients --blame-clients")
+    served.update_queue("q", breaker=POLICY, blame_clients=True)
+    assert suggest_for_clients(served) == []

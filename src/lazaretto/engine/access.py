@@ -195,13 +195,13 @@ def _make(
     return MadeSecret(id_, person, secret, None if expires is None else to_datetime(expires))
 
 
-class OfPerson(Administering[T], frozen=True, kw_only=True):
+class PersonChange(Administering[T], frozen=True, kw_only=True):
     """A change of what somebody may do. A name that begins with `group:` is that of a group."""
 
     person: str
 
 
-class GrantRole(OfPerson[Person], frozen=True, kw_only=True):
+class GrantRole(PersonChange[Person], frozen=True, kw_only=True):
     """Grant a role to a person or group, on the entities that a pattern matches."""
 
     action = "access: grant"
@@ -224,7 +224,7 @@ class GrantRole(OfPerson[Person], frozen=True, kw_only=True):
         return WithdrawRole(person=detail["person"], role=detail["role"], queue=detail["pattern"])
 
 
-class WithdrawRole(OfPerson[Person], frozen=True, kw_only=True):
+class WithdrawRole(PersonChange[Person], frozen=True, kw_only=True):
     """Withdraw a role that was granted."""
 
     action = "access: withdraw"
@@ -262,7 +262,7 @@ def _save_grants(
     return Person(name, grants, to_datetime(record.created))
 
 
-class RemovePerson(OfPerson[int], frozen=True, kw_only=True):
+class RemovePerson(PersonChange[int], frozen=True, kw_only=True):
     """Remove a person with all roles, tokens and sessions; the answer is how many secrets these were."""
 
     action = "access: remove"
@@ -280,7 +280,7 @@ class RemovePerson(OfPerson[int], frozen=True, kw_only=True):
         return [Touch(("role", detail["person"]))]
 
 
-class EndSessions(OfPerson[int], frozen=True, kw_only=True):
+class EndSessions(PersonChange[int], frozen=True, kw_only=True):
     """End all sessions of a person in browsers; the answer is how many these were."""
 
     action = "access: end sessions"
@@ -292,7 +292,7 @@ class EndSessions(OfPerson[int], frozen=True, kw_only=True):
         return count
 
 
-class CreateToken(OfPerson[MadeSecret], frozen=True, kw_only=True):
+class CreateToken(PersonChange[MadeSecret], frozen=True, kw_only=True):
     """Make a token that stands for a person. The answer has its secret, which is shown only now.
 
     It ends after 90 days unless another time is given; null: never.

@@ -146,7 +146,7 @@ class OpenStore(Operation[None]):
             tx.queues.insert(SYSTEM_DEAD_LETTER_QUEUE, QueueOptions())
 
 
-class Setting(Administering[T], frozen=True, kw_only=True):
+class OptionsChange(Administering[T], frozen=True, kw_only=True):
     """A change of options. Whoever makes an entity forward needs the right to send there."""
 
     def needs(self) -> list[tuple[Permission, str | None]]:
@@ -155,7 +155,7 @@ class Setting(Administering[T], frozen=True, kw_only=True):
         return [*super().needs(), *((Permission.SEND, to) for to in destinations if isinstance(to, str))]
 
 
-class CreateQueue(Setting[QueueDescription], frozen=True, kw_only=True):
+class CreateQueue(OptionsChange[QueueDescription], frozen=True, kw_only=True):
     """Create a queue."""
 
     options_class: ClassVar[type[Any] | None] = QueueOptions
@@ -173,7 +173,7 @@ class CreateQueue(Setting[QueueDescription], frozen=True, kw_only=True):
         return [Touch((path,))]
 
 
-class CreateQueues(Setting[list[QueueDescription]], frozen=True, kw_only=True):
+class CreateQueues(OptionsChange[list[QueueDescription]], frozen=True, kw_only=True):
     """Create up to 1,000 queues with the same options: all of them, or none."""
 
     action = "create"
@@ -235,7 +235,7 @@ def _existing(tx: Transaction, path: EntityPath, options: QueueOptions) -> Queue
     return record
 
 
-class UpdateQueue(Setting[QueueDescription], frozen=True, kw_only=True):
+class UpdateQueue(OptionsChange[QueueDescription], frozen=True, kw_only=True):
     """Change some of a queue's options; of a policy, only the options that are given."""
 
     options_class: ClassVar[type[Any] | None] = QueueOptions

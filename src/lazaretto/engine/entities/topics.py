@@ -13,7 +13,7 @@ from lazaretto.engine.command import Administering, Command, Detail, Options, To
 from lazaretto.engine.entities.existing import already, require_same, require_same_rules
 from lazaretto.engine.entities.missing import no_entity
 from lazaretto.engine.entities.queues import (
-    Setting,
+    OptionsChange,
     change_options,
     delete,
     delete_queue,
@@ -156,7 +156,7 @@ def describe_subscriptions(tx: Transaction, records: Sequence[QueueRecord]) -> l
     return found
 
 
-class CreateTopic(Setting[TopicDescription], frozen=True, kw_only=True):
+class CreateTopic(OptionsChange[TopicDescription], frozen=True, kw_only=True):
     """Create a topic."""
 
     options_class: ClassVar[type[Any] | None] = TopicOptions
@@ -188,7 +188,7 @@ def create_topic(
     return describe_topic(tx, record)
 
 
-class UpdateTopic(Setting[TopicDescription], frozen=True, kw_only=True):
+class UpdateTopic(OptionsChange[TopicDescription], frozen=True, kw_only=True):
     """Change some of a topic's options."""
 
     options_class: ClassVar[type[Any] | None] = TopicOptions
@@ -252,7 +252,7 @@ def _waits(tx: Transaction, queue: QueueRecord) -> bool:
     return bool(standing.number(LOCKED, SCHEDULED, DEFERRED)) or letters_of(tx, queue) > 0
 
 
-class OfSubscription(Setting[T], frozen=True, kw_only=True):
+class SubscriptionChange(OptionsChange[T], frozen=True, kw_only=True):
     """A change of a subscription."""
 
     topic: str
@@ -264,7 +264,7 @@ class OfSubscription(Setting[T], frozen=True, kw_only=True):
         return subscription_path(self.topic, self.subscription)
 
 
-class CreateSubscription(OfSubscription[SubscriptionDescription], frozen=True, kw_only=True):
+class CreateSubscription(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):
     """Create a subscription, with rules or one that takes every message."""
 
     options_class: ClassVar[type[Any] | None] = QueueOptions
@@ -331,7 +331,7 @@ def create_subscription(
     return describe_subscription(tx, record)
 
 
-class UpdateSubscription(OfSubscription[QueueDescription], frozen=True, kw_only=True):
+class UpdateSubscription(SubscriptionChange[QueueDescription], frozen=True, kw_only=True):
     """Change some of a subscription's options."""
 
     options_class: ClassVar[type[Any] | None] = QueueOptions
@@ -349,7 +349,7 @@ class UpdateSubscription(OfSubscription[QueueDescription], frozen=True, kw_only=
         return cls(topic=names[0], subscription=names[1], changes=before)
 
 
-class DeleteSubscription(OfSubscription[None], frozen=True, kw_only=True):
+class DeleteSubscription(SubscriptionChange[None], frozen=True, kw_only=True):
     """Delete a subscription with all its messages and dead letters."""
 
     action = "delete"
@@ -370,7 +370,7 @@ def _checked(rules: Sequence[Rule]) -> list[Rule]:
     return list(rules)
 
 
-class AddRule(OfSubscription[SubscriptionDescription], frozen=True, kw_only=True):
+class AddRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):
     """Add a rule to a subscription."""
 
     action = "rules"
@@ -398,7 +398,7 @@ def _changed_rules(detail: Detail) -> set[str]:
     return {rule["name"] for part in ("added", "removed") for rule in detail.get(part) or ()}
 
 
-class RemoveRule(OfSubscription[SubscriptionDescription], frozen=True, kw_only=True):
+class RemoveRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):
     """Remove a rule from a subscription."""
 
     action = "rules"

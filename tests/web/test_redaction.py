@@ -100,7 +100,7 @@ READING: dict[str, list[tuple[dict[str, str], dict[str, Any], bool]]] = {
 #: The same for the pages of the console.
 PAGES: dict[str, list[tuple[str, bool]]] = {
     "/": [("/", True)],
-    "/failures": [("/failures", False), ("/failures?queue=q", True), ("/failures?queue=q&over=1", True)],
+    "/failures": [("/failures", True), ("/failures?queue=q", True), ("/failures?queue=q&over=1", True)],
     "/failures/{number:int}": [(f"/failures/{n}?queue=q", True) for n in (1, 2, 3)],
     "/dead-letters/{number:int}": [
         *((f"/dead-letters/{n}?queue=q", True) for n in ("1", "3", "GONE")),

@@ -20,7 +20,7 @@ from rich.table import Table
 import lazaretto
 from bench.postgres import PostgresServer
 from lazaretto import Message
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark.columns import MESSAGE, read_shard
 from lazaretto.spark.reading import BATCH_ROWS

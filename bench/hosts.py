@@ -30,11 +30,11 @@ from bench.postgres import PostgresServer
 from bench.scratch import scratch
 from bench.systems.contract import QUEUE, Receiver, Sender
 from bench.systems.pgmq import PgmqSystem
-from lazaretto.broker import Broker, store_of
+from lazaretto.broker.broker import Broker, store_of
+from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.engine.messages.settle import COMPLETE, Settled
 from lazaretto.engine.unit_of_work import FinishHandover
 from lazaretto.engine.workers.leases import Handover
-from lazaretto.transaction import BrokerTransaction
 
 _LAYOUTS = "1x1,1x8,4x1,4x4,8x4,16x2"
 _ONE_WAY = 0.0005

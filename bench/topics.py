@@ -15,8 +15,8 @@ import lazaretto
 from bench.measure import rate
 from bench.payload import bodies
 from lazaretto import Broker, CorrelationFilter, Message, Rule
-from lazaretto.filters.sql import compile_filter
-from lazaretto.filters.view import MessageView
+from lazaretto.model.filters.sql import compile_filter
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
 
 _EXPRESSIONS = (

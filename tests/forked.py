@@ -27,7 +27,8 @@ import lazaretto.cli
 _TESTS: Final = Path(__file__).parent
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload([
-    "lazaretto.broker", "lazaretto.door.http", "lazaretto.door.server", "lazaretto.host.host",
+    "lazaretto.broker.broker", "lazaretto.host.host", "lazaretto.servicebus.http",
+    "lazaretto.servicebus.server",
     "lazaretto.store.postgres.store", "lazaretto.store.sqlite.store", "uvicorn", "uvloop",
     *(f"lazaretto.cli.{module.name}" for module in pkgutil.iter_modules(lazaretto.cli.__path__)),
 ])  # fmt: skip

@@ -6,10 +6,10 @@ import socket
 import struct
 from typing import Final, TypeVar
 
-from lazaretto.amqp import Connection, Link, Properties, Section, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.connection import ConnectionLimits
-from lazaretto.amqp.events import (
+from lazaretto.servicebus.amqp import Connection, Link, Properties, Section, encode
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.connection import ConnectionLimits
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
     Event,
@@ -19,7 +19,7 @@ from lazaretto.amqp.events import (
     SenderUpdated,
     SessionBegun,
 )
-from lazaretto.amqp.performatives import Source, Target
+from lazaretto.servicebus.amqp.performatives import Source, Target
 
 E = TypeVar("E", bound=Event)
 

@@ -12,7 +12,7 @@ import lazaretto
 from bench.door.client import PAYLOAD
 from bench.door.pairs import Pair, rate, timed
 from bench.door.processes import connected, connected_to_rabbitmq, rabbitmq, serving
-from lazaretto.door.conversions import message_of
+from lazaretto.servicebus.conversions import message_of
 
 _THREADS: Final = 16
 _BATCH: Final = 100

@@ -13,10 +13,10 @@ from typing import Any, Final, cast
 
 import uvloop
 
-from lazaretto.amqp import Connection, Header, Link, Properties, Section, Sections, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.connection import ConnectionLimits
-from lazaretto.amqp.events import (
+from lazaretto.servicebus.amqp import Connection, Header, Link, Properties, Section, Sections, encode
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.connection import ConnectionLimits
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
     Event,
@@ -25,8 +25,8 @@ from lazaretto.amqp.events import (
     MessageReceived,
     SaslStarted,
 )
-from lazaretto.amqp.performatives import Target
-from lazaretto.amqp.values import Int, Symbol
+from lazaretto.servicebus.amqp.performatives import Target
+from lazaretto.servicebus.amqp.values import Int, Symbol
 
 _LIMITS: Final = ConnectionLimits(max_frame_size=1 << 20)
 _CREDIT: Final = 1_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.door.client import Client
 from bench.door.processes import connected, serving
-from lazaretto.amqp.events import MessageReceived
+from lazaretto.servicebus.amqp.events import MessageReceived
 
 
 def measure_idle(connections: int, seconds: float, folder: Path) -> str:

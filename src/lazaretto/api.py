@@ -1,9 +1,12 @@
 """Every public name of the package: `lazaretto` gives them when they are asked for."""
 
-from lazaretto.broker import Broker, connect
-from lazaretto.claims import Claim
-from lazaretto.consume import ConsumeReport
-from lazaretto.edits.edit import Edit
+from lazaretto.broker.broker import Broker, connect
+from lazaretto.broker.claims import Claim
+from lazaretto.broker.consume import ConsumeReport
+from lazaretto.broker.receiver import NEXT_SESSION, Receiver
+from lazaretto.broker.repairs import Repair
+from lazaretto.broker.sender import Sender
+from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.engine.access import Person, Token
 from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
@@ -74,7 +77,6 @@ from lazaretto.errors import (
     TooManyRequests,
     TransactionError,
 )
-from lazaretto.filters.rules import CorrelationFilter, FalseFilter, Rule, SqlAction, SqlFilter, TrueFilter
 from lazaretto.model.breaker import BreakerPolicy, BreakerStatus
 from lazaretto.model.causes import CauseDifference, CauseState
 from lazaretto.model.clock import ManualClock, SystemClock
@@ -85,6 +87,7 @@ from lazaretto.model.descriptions import (
     QueueDescription,
     SessionDescription,
 )
+from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import (
     EntityPath,
     MessageState,
@@ -93,6 +96,14 @@ from lazaretto.model.entities import (
     QueueStatus,
     Subqueue,
     TopicOptions,
+)
+from lazaretto.model.filters.rules import (
+    CorrelationFilter,
+    FalseFilter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
 )
 from lazaretto.model.grants import Grant, Role
 from lazaretto.model.headers import NegativeAcknowledgement
@@ -111,12 +122,8 @@ from lazaretto.model.redaction import Form as RedactionForm
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.model.repair_phases import Phase as RepairPhase
 from lazaretto.model.repairs import EditedLetter, RepairCounts, RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.model.triage.answers import ComparedWith, Difference, Explanation
 from lazaretto.model.trouble import Trouble
-from lazaretto.receiver import NEXT_SESSION, Receiver
-from lazaretto.repairs import Repair
-from lazaretto.sender import Sender
-from lazaretto.transaction import BrokerTransaction
-from lazaretto.triage.answers import ComparedWith, Difference, Explanation
 
 __all__ = [
     "NEXT_SESSION",

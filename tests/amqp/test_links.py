@@ -8,9 +8,9 @@ import weakref
 import pytest
 from peers import Peers, begun_server, opened_server, said
 
-from lazaretto.amqp import AmqpError, ConnectionLimits
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import (
+from lazaretto.servicebus.amqp import AmqpError, ConnectionLimits
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
     LinkAttached,
@@ -19,8 +19,8 @@ from lazaretto.amqp.events import (
     MessageRefused,
     SenderUpdated,
 )
-from lazaretto.amqp.frames import frame, transfer_frame
-from lazaretto.amqp.performatives import (
+from lazaretto.servicebus.amqp.frames import frame, transfer_frame
+from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -35,7 +35,7 @@ from lazaretto.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.amqp.states import LinkState, SessionState
+from lazaretto.servicebus.amqp.states import LinkState, SessionState
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
 

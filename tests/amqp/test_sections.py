@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_values import SIMPLE
 
-from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.values import Symbol, Timestamp, UInt, ULong
+from lazaretto.servicebus.amqp import DecodeError, Header, Properties, Section, Sections, encode
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.values import Symbol, Timestamp, UInt, ULong
 
 
 def _section(section: Section, value: object) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from peers import Peers, begun_server, opened_server, said
 
-from lazaretto.amqp import Connection, ConnectionLimits, Link
-from lazaretto.amqp.events import (
+from lazaretto.servicebus.amqp import Connection, ConnectionLimits, Link
+from lazaretto.servicebus.amqp.events import (
     Closed,
     CreditChanged,
     DeliveriesUpdated,
@@ -21,8 +21,8 @@ from lazaretto.amqp.events import (
     SessionBegun,
     SessionEnded,
 )
-from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_HEADER, FrameType, frame
-from lazaretto.amqp.performatives import (
+from lazaretto.servicebus.amqp.frames import AMQP_HEADER, HEARTBEAT, SASL_HEADER, FrameType, frame
+from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Attach,
     Begin,
@@ -40,7 +40,7 @@ from lazaretto.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.amqp.states import ConnectionState
+from lazaretto.servicebus.amqp.states import ConnectionState
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
 RECEIVES = Attach("r", 0, True, source=Source("q"), target=Target("here"))

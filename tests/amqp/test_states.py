@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lazaretto.amqp.states import CONNECTION, LINK, SESSION, diagram
+from lazaretto.servicebus.amqp.states import CONNECTION, LINK, SESSION, diagram
 
 PAGE = Path(__file__).parents[2] / "docs" / "amqp.md"
 TABLES: dict[str, Mapping[tuple[Any, Any], Any]] = {

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.amqp import AmqpError, DecodeError, decode, encode
-from lazaretto.amqp.decode import MOST_DEPTH, skip
-from lazaretto.amqp.values import (
+from lazaretto.errors import InvalidMessage
+from lazaretto.servicebus.amqp import AmqpError, DecodeError, decode, encode
+from lazaretto.servicebus.amqp.decode import MOST_DEPTH, skip
+from lazaretto.servicebus.amqp.values import (
     Array,
     Byte,
     Char,
@@ -29,7 +30,6 @@ from lazaretto.amqp.values import (
     ULong,
     UShort,
 )
-from lazaretto.errors import InvalidMessage
 
 
 def _integers(kind: type[int], low: int, high: int) -> st.SearchStrategy[Any]:

@@ -7,12 +7,12 @@ import itertools
 import pytest
 from peers import begun_server, opened_server, said
 
-from lazaretto.amqp import Connection, Link
-from lazaretto.amqp.composites import Composite
-from lazaretto.amqp.events import LinkAttached
-from lazaretto.amqp.frames import frame
-from lazaretto.amqp.performatives import Attach, Begin, Flow, Source, Target, Transfer
-from lazaretto.amqp.windows import Windows
+from lazaretto.servicebus.amqp import Connection, Link
+from lazaretto.servicebus.amqp.composites import Composite
+from lazaretto.servicebus.amqp.events import LinkAttached
+from lazaretto.servicebus.amqp.frames import frame
+from lazaretto.servicebus.amqp.performatives import Attach, Begin, Flow, Source, Target, Transfer
+from lazaretto.servicebus.amqp.windows import Windows
 
 END = 1 << 32
 EDGES = (0, 1, (1 << 31) - 1, 1 << 31, END - 1)

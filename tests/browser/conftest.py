@@ -16,7 +16,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 import lazaretto
 from browser.chromium import find_chromium
 from lazaretto import DeadLetterFilter, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter, aio
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.commands import CreateToken, GrantRole
 from lazaretto.web import Access, Grant, Identity, Role, open_web
 

@@ -9,7 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import lazaretto
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.store.sql.transaction import Transaction

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 
 from door.served import Served
 from lazaretto import aio
-from lazaretto.amqp import Connection, Link, Properties, Section, Sections, Session, encode_section
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.encode import NULL
-from lazaretto.amqp.events import (
+from lazaretto.servicebus import Door, open_door
+from lazaretto.servicebus.amqp import Connection, Link, Properties, Section, Sections, Session, encode_section
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.encode import NULL
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     Event,
     LinkAttached,
@@ -25,8 +26,7 @@ from lazaretto.amqp.events import (
     Opened,
     SessionBegun,
 )
-from lazaretto.amqp.performatives import Source, Target
-from lazaretto.door import Door, open_door
+from lazaretto.servicebus.amqp.performatives import Source, Target
 
 E = TypeVar("E", bound=Event)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rabbitmq_amqp_python_client.wire import encoding as rabbit
 
-from lazaretto.amqp import values as own
+from lazaretto.servicebus.amqp import values as own
 
 #: A type's name, and what the value is.
 Told = list[Any]

@@ -36,7 +36,7 @@ from azure.servicebus.management import (
 
 from door.served import Served
 from lazaretto import Broker, CorrelationFilter, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
-from lazaretto.door.atom.settings import changes_of
+from lazaretto.servicebus.atom.settings import changes_of
 
 WAIT = 120
 KEY = "of the door"

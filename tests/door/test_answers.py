@@ -10,9 +10,9 @@ import pytest
 
 from door.client import Manager, connected, opened, run
 from lazaretto import Message, QueueOptions
-from lazaretto.amqp import Section, Sections, encode_section
-from lazaretto.amqp.values import Array, Described, Int, Short, Symbol, Timestamp, ULong
-from lazaretto.door import AccessPolicy
+from lazaretto.servicebus import AccessPolicy
+from lazaretto.servicebus.amqp import Section, Sections, encode_section
+from lazaretto.servicebus.amqp.values import Array, Described, Int, Short, Symbol, Timestamp, ULong
 
 _ARRAY = "array of "
 #: The type of every field that an answer can have, by its name.

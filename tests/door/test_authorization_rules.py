@@ -30,10 +30,10 @@ from door.served import Served
 from door.test_administration import authority, client, guarded, string, trusted
 from lazaretto import Broker, aio
 from lazaretto.aio.signing import SigningRules
-from lazaretto.amqp.events import LinkDetached
-from lazaretto.door import AccessPolicy, grants
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.signing import SigningRule
+from lazaretto.servicebus import AccessPolicy, grants
+from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.store.addresses import copy_store
 
 __all__ = ["authority", "client", "guarded", "trusted"]

@@ -9,12 +9,23 @@ import pytest
 
 from door.test_residue import exact, section
 from lazaretto import Broker, Rule, SqlAction, TrueFilter, connect
-from lazaretto.amqp import Section, Sections
-from lazaretto.amqp.performatives import Error, Modified, Rejected
-from lazaretto.amqp.values import Byte, Char, Decimal, Described, Float, Int, Short, Symbol, UByte, UInt
-from lazaretto.door.answers import settlement_of, verb_of
-from lazaretto.door.conversions import encode_message, message_of
 from lazaretto.model.messages import StoredMessage
+from lazaretto.servicebus.amqp import Section, Sections
+from lazaretto.servicebus.amqp.performatives import Error, Modified, Rejected
+from lazaretto.servicebus.amqp.values import (
+    Byte,
+    Char,
+    Decimal,
+    Described,
+    Float,
+    Int,
+    Short,
+    Symbol,
+    UByte,
+    UInt,
+)
+from lazaretto.servicebus.answers import settlement_of, verb_of
+from lazaretto.servicebus.conversions import encode_message, message_of
 
 SENT: dict[str, Any] = {"kept": Int(1), "count": Short(2), "text": "t", "list": [Int(1)], "price": 1.5}
 #: What a client changes: new ones, and others of what was sent.

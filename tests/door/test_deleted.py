@@ -12,10 +12,10 @@ from forked import fork_program
 from door.client import Client, Manager, connected, opened, run, token
 from lazaretto import QueueOptions
 from lazaretto.aio import AsyncBroker
-from lazaretto.amqp import Link
-from lazaretto.amqp.events import CreditChanged, LinkAttached, LinkDetached, SessionBegun
-from lazaretto.amqp.performatives import Source, Target
-from lazaretto.door import AccessPolicy, Right
+from lazaretto.servicebus import AccessPolicy, Right
+from lazaretto.servicebus.amqp import Link
+from lazaretto.servicebus.amqp.events import CreditChanged, LinkAttached, LinkDetached, SessionBegun
+from lazaretto.servicebus.amqp.performatives import Source, Target
 
 NOT_FOUND = "amqp:not-found"
 #: The links of an entity, by address and direction, and how much credit each has.

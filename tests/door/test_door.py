@@ -14,19 +14,19 @@ import pytest
 
 from door.client import connected, opened, run
 from lazaretto import Message, QueueOptions, ReceivedMessage, aio
-from lazaretto.amqp import Sections, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import (
+from lazaretto.errors import InvalidOption
+from lazaretto.servicebus import AccessPolicy, DoorLimits, check_address, open_door
+from lazaretto.servicebus.amqp import Sections, encode
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
     LinkDetached,
     MessageReceived,
     SenderUpdated,
 )
-from lazaretto.amqp.frames import frame
-from lazaretto.amqp.performatives import Modified, Rejected, Transfer
-from lazaretto.door import AccessPolicy, DoorLimits, check_address, open_door
-from lazaretto.errors import InvalidOption
+from lazaretto.servicebus.amqp.frames import frame
+from lazaretto.servicebus.amqp.performatives import Modified, Rejected, Transfer
 
 BODY = b"\x00\x53\x75\xa0\x05hello"
 

@@ -22,9 +22,9 @@ from lazaretto import (
     Receiver,
     SessionCannotBeLocked,
 )
-from lazaretto.amqp import Link
-from lazaretto.amqp.events import LinkDetached, MessageReceived
-from lazaretto.amqp.values import Array, Int
+from lazaretto.servicebus.amqp import Link
+from lazaretto.servicebus.amqp.events import LinkDetached, MessageReceived
+from lazaretto.servicebus.amqp.values import Array, Int
 
 SESSION = "com.microsoft:session-filter"
 

@@ -12,12 +12,12 @@ from door.client import Manager, connected, opened, run
 from door.test_transactions import Transactor, bodies
 from lazaretto import Message, QueueOptions
 from lazaretto.aio import AsyncBroker
-from lazaretto.amqp import Section, encode_section
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import DeliveriesUpdated
-from lazaretto.amqp.performatives import Accepted, TransactionalState
-from lazaretto.amqp.values import Array, Int, Symbol, Timestamp
-from lazaretto.door import DoorLimits
+from lazaretto.servicebus import DoorLimits
+from lazaretto.servicebus.amqp import Section, encode_section
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.events import DeliveriesUpdated
+from lazaretto.servicebus.amqp.performatives import Accepted, TransactionalState
+from lazaretto.servicebus.amqp.values import Array, Int, Symbol, Timestamp
 
 FAR = 1 << 42
 

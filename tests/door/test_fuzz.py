@@ -17,12 +17,18 @@ import pytest
 
 from door.client import Client, connected, opened, run
 from lazaretto import Message, QueueOptions
-from lazaretto.amqp import Header, Link, Properties, Section, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import CreditChanged, DeliveriesUpdated, LinkAttached, MessageReceived, Opened
-from lazaretto.amqp.performatives import Error, Modified, Rejected, Source, Target
-from lazaretto.amqp.values import Array, Symbol, Timestamp, UByte
-from lazaretto.door import Door
+from lazaretto.servicebus import Door
+from lazaretto.servicebus.amqp import Header, Link, Properties, Section, encode
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    LinkAttached,
+    MessageReceived,
+    Opened,
+)
+from lazaretto.servicebus.amqp.performatives import Error, Modified, Rejected, Source, Target
+from lazaretto.servicebus.amqp.values import Array, Symbol, Timestamp, UByte
 
 ROUNDS = 2_000 if os.environ.get("LAZARETTO_SOAK") else 300
 

@@ -22,7 +22,7 @@ from door.javascript_clients import node
 from door.proton_peer import Receives, Sends
 from door.served import Served
 from lazaretto import Broker, Rule, SqlFilter
-from lazaretto.amqp import Sections
+from lazaretto.servicebus.amqp import Sections
 
 pytestmark = pytest.mark.stores("sqlite")
 

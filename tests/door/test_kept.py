@@ -37,7 +37,7 @@ from rabbitmq_amqp_python_client.wire.message import (
 from door import rabbit
 from door.served import Served
 from lazaretto import Broker, DeadLetter, QueueOptions, Rule, SqlAction, SqlFilter
-from lazaretto.amqp import Section, Sections
+from lazaretto.servicebus.amqp import Section, Sections
 
 WAIT = 120
 

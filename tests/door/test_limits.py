@@ -12,8 +12,9 @@ import pytest
 
 from door.client import Client, connected, opened, run
 from lazaretto import InvalidOption, Message
-from lazaretto.amqp import ConnectionLimits, Section, encode_section
-from lazaretto.amqp.events import (
+from lazaretto.servicebus import DoorLimits
+from lazaretto.servicebus.amqp import ConnectionLimits, Section, encode_section
+from lazaretto.servicebus.amqp.events import (
     Closed,
     CreditChanged,
     DeliveriesUpdated,
@@ -22,11 +23,10 @@ from lazaretto.amqp.events import (
     Opened,
     SessionBegun,
 )
-from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT, frame, transfer_frame
-from lazaretto.amqp.performatives import Attach, Begin, Rejected
-from lazaretto.door import DoorLimits
-from lazaretto.door.server import Door
-from lazaretto.door.watch import Watch
+from lazaretto.servicebus.amqp.frames import AMQP_HEADER, HEARTBEAT, frame, transfer_frame
+from lazaretto.servicebus.amqp.performatives import Attach, Begin, Rejected
+from lazaretto.servicebus.server import Door
+from lazaretto.servicebus.watch import Watch
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(DoorLimits), ids=lambda field: field.name)

@@ -10,9 +10,9 @@ import pytest
 
 from door.client import connected, opened, run
 from lazaretto import Message
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import MessageReceived
-from lazaretto.amqp.performatives import Rejected
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.events import MessageReceived
+from lazaretto.servicebus.amqp.performatives import Rejected
 from lazaretto.testing import assert_no_dead_letters
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from door.client import Manager, connected, opened, run
 from lazaretto import Message, QueueOptions
-from lazaretto.amqp import Properties, Sections
-from lazaretto.amqp.values import Array, Int, Timestamp
+from lazaretto.servicebus.amqp import Properties, Sections
+from lazaretto.servicebus.amqp.values import Array, Int, Timestamp
 
 #: The last moment of .NET, as its clients encode it.
 NEVER = Timestamp(253_402_300_800_000)

@@ -11,16 +11,16 @@ import pytest
 from door.client import Client, connected, opened, run
 from lazaretto import Message
 from lazaretto.aio import AsyncBroker
-from lazaretto.amqp import Link, Properties, Section, Sections, Session, encode_section
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.events import (
+from lazaretto.servicebus.amqp import Link, Properties, Section, Sections, Session, encode_section
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
     LinkAttached,
     MessageReceived,
     SessionBegun,
 )
-from lazaretto.amqp.performatives import (
+from lazaretto.servicebus.amqp.performatives import (
     Coordinator,
     Declare,
     Declared,
@@ -32,8 +32,8 @@ from lazaretto.amqp.performatives import (
     Target,
     TransactionalState,
 )
-from lazaretto.amqp.values import Array, Int, Symbol, Timestamp
-from lazaretto.door.order import BEFORE_RECEIVING, Kind, Order
+from lazaretto.servicebus.amqp.values import Array, Int, Symbol, Timestamp
+from lazaretto.servicebus.order import BEFORE_RECEIVING, Kind, Order
 
 
 class One:

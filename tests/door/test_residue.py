@@ -13,9 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazaretto import Message
-from lazaretto.amqp import DecodeError, Header, Properties, Section, Sections, encode
-from lazaretto.amqp.composites import encode_composite
-from lazaretto.amqp.values import (
+from lazaretto.engine.messages.prepare import prepare
+from lazaretto.errors import InvalidMessage, MessageTooLarge
+from lazaretto.model.entities import MessageState
+from lazaretto.model.messages import StoredMessage
+from lazaretto.servicebus import conversions
+from lazaretto.servicebus.amqp import DecodeError, Header, Properties, Section, Sections, encode
+from lazaretto.servicebus.amqp.composites import encode_composite
+from lazaretto.servicebus.amqp.values import (
     Array,
     Byte,
     Char,
@@ -31,13 +36,8 @@ from lazaretto.amqp.values import (
     ULong,
     UShort,
 )
-from lazaretto.door import conversions
-from lazaretto.door.conversions import BATCH_FORMAT, encode_message, message_of, messages_of
-from lazaretto.door.residue import encode_types
-from lazaretto.engine.messages.prepare import prepare
-from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.model.entities import MessageState
-from lazaretto.model.messages import StoredMessage
+from lazaretto.servicebus.conversions import BATCH_FORMAT, encode_message, message_of, messages_of
+from lazaretto.servicebus.residue import encode_types
 
 SIMPLE: dict[str, Any] = {
     "null": None,

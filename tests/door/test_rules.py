@@ -7,7 +7,7 @@ from typing import Any
 
 from door.client import Manager, connected, opened, run
 from lazaretto import CorrelationFilter, Rule, SqlAction, SqlFilter, TrueFilter
-from lazaretto.amqp.values import Described, Int
+from lazaretto.servicebus.amqp.values import Described, Int
 
 NODE = "t/Subscriptions/s/$management"
 

@@ -9,9 +9,9 @@ import pytest
 
 from door.client import Manager, connected, opened, run
 from lazaretto import Message, QueueOptions
-from lazaretto.amqp.events import LinkAttached, LinkDetached
-from lazaretto.amqp.performatives import Source, Target
-from lazaretto.amqp.values import Described, Int
+from lazaretto.servicebus.amqp.events import LinkAttached, LinkDetached
+from lazaretto.servicebus.amqp.performatives import Source, Target
+from lazaretto.servicebus.amqp.values import Described, Int
 
 SESSION = "com.microsoft:session-filter"
 SHARED = "com.microsoft:non-exclusive-session-filter"

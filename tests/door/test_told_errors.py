@@ -9,15 +9,15 @@ import pytest
 
 from door.client import Manager, connected, opened, run
 from lazaretto import Message, QueueOptions, errors
-from lazaretto.amqp import Section, encode_section
-from lazaretto.amqp.conditions import AmqpError
-from lazaretto.amqp.events import CreditChanged, DeliveriesUpdated, LinkDetached
-from lazaretto.amqp.performatives import Accepted, Rejected
-from lazaretto.amqp.values import Array, Int
-from lazaretto.door import AccessPolicy
-from lazaretto.door.answers import TIMEOUT, condition_of, description_of, status_of
-from lazaretto.door.atom.refusals import refusal_of
-from lazaretto.door.signatures import Unauthorized
+from lazaretto.servicebus import AccessPolicy
+from lazaretto.servicebus.amqp import Section, encode_section
+from lazaretto.servicebus.amqp.conditions import AmqpError
+from lazaretto.servicebus.amqp.events import CreditChanged, DeliveriesUpdated, LinkDetached
+from lazaretto.servicebus.amqp.performatives import Accepted, Rejected
+from lazaretto.servicebus.amqp.values import Array, Int
+from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of, status_of
+from lazaretto.servicebus.atom.refusals import refusal_of
+from lazaretto.servicebus.signatures import Unauthorized
 
 LOST = (
     "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the "

@@ -10,9 +10,10 @@ from typing import Any
 from door.client import Client, connected, opened, run
 from lazaretto import Message, QueueOptions
 from lazaretto.aio import AsyncBroker
-from lazaretto.amqp import Link, Section, encode
-from lazaretto.amqp.composites import Composite, encode_composite
-from lazaretto.amqp.events import (
+from lazaretto.servicebus import DoorLimits
+from lazaretto.servicebus.amqp import Link, Section, encode
+from lazaretto.servicebus.amqp.composites import Composite, encode_composite
+from lazaretto.servicebus.amqp.events import (
     CreditChanged,
     DeliveriesUpdated,
     LinkAttached,
@@ -21,7 +22,7 @@ from lazaretto.amqp.events import (
     SenderUpdated,
     SessionBegun,
 )
-from lazaretto.amqp.performatives import (
+from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Coordinator,
     Declare,
@@ -33,7 +34,6 @@ from lazaretto.amqp.performatives import (
     Source,
     TransactionalState,
 )
-from lazaretto.door import DoorLimits
 
 
 class Transactor:

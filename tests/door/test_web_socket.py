@@ -19,7 +19,7 @@ from azure.servicebus.aio import ServiceBusClient as AsyncServiceBusClient
 from door.client import opened, run
 from door.served import Served
 from lazaretto import Broker
-from lazaretto.door import DoorLimits
+from lazaretto.servicebus import DoorLimits
 
 WAIT = 120
 AMQP = b"AMQP\x03\x01\x00\x00"

@@ -24,7 +24,7 @@ from azure.servicebus import (
 from azure.servicebus.management import ServiceBusAdministrationClient
 
 from lazaretto import Broker, ManualClock, PoisonPolicy, QueueOptions, aio
-from lazaretto.door import open_door
+from lazaretto.servicebus import open_door
 
 #: Seconds to wait for what comes, and for what does not.
 WAIT, MOMENT = 120, 0.2

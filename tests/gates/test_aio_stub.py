@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import lazaretto.broker
+import lazaretto.broker.broker
 from lazaretto import aio
 from lazaretto.aio.mirrors import MIRRORED, Mirror
 
@@ -105,7 +105,7 @@ class _Stub:
             else:
                 defined = self.function(function, verb="iterate" if name in made.iterates else "await")
             lines += [f"    {line}" for line in defined]
-        if made.sync is lazaretto.broker.Broker:
+        if made.sync is lazaretto.broker.broker.Broker:
             lines.append("    dialogs: AsyncDialogs")
         lines += [
             "    async def __aenter__(self) -> Self: ...",
@@ -117,7 +117,7 @@ class _Stub:
         text = "\n".join(lines)
         if made.settles is not None:
             text = re.sub(r"\bM\b", made.settles, text)
-            self.imports.discard("from lazaretto.settling import M")
+            self.imports.discard("from lazaretto.broker.settling import M")
             self.imports.add(f"from {_MESSAGES[made.settles]} import {made.settles}")
         return text
 
@@ -126,7 +126,7 @@ def stub() -> str:
     """Return what the stub is to be."""
     made = _Stub()
     classes = [made.mirror(own) for own in MIRRORED]
-    connect = made.function(lazaretto.broker.connect, verb="await", returns="AsyncBroker")
+    connect = made.function(lazaretto.broker.broker.connect, verb="await", returns="AsyncBroker")
     body = "\n\n".join([*classes, *connect])
     return HEAD + "\n".join(sorted(made.imports)) + "\n\n" + body + "\n"
 

@@ -6,6 +6,7 @@ Run as a program, this module prints what each module does.
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
 PAGE = ROOT / "docs" / "architecture.md"
+
+#: Pairs of rooms of which one imports from the other.
+MOST_ARROWS = 66
 
 # What the model may import beside itself: nothing that reads, writes or waits.
 PURE = {
@@ -48,12 +52,13 @@ PURE = {
     "uuid",
 }
 IMPURE_BY_NATURE = {
+    "lazaretto": {"importlib", "sys", "warnings"},  # loads a public name when it is asked for
     "lazaretto.model.clock": {"threading", "time"},  # where time comes from
     "lazaretto.model.deadline": {"contextlib", "contextvars", "time"},  # when time is over
     "lazaretto.model.failure": {"pathlib"},  # names of source files, none of which it opens
     "lazaretto.model.site": {"pathlib", "sysconfig"},  # which files are no application's
-    "lazaretto.filters.rules": {"importlib"},  # loads the grammar when a filter needs it
-    "lazaretto.filters.sql": {"importlib", "pathlib", "threading"},  # reads its own grammar, once
+    "lazaretto.model.filters.rules": {"importlib"},  # loads the grammar when a filter needs it
+    "lazaretto.model.filters.sql": {"importlib", "pathlib", "threading"},  # reads its own grammar, once
 }
 
 
@@ -154,6 +159,42 @@ def _options_read(path: Path) -> set[str]:
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
         if isinstance(node, ast.Attribute) and ast.unparse(node.value).split(".")[-1] == "options"
     }
+
+
+#: Folders and modules that stand in the room of another name.
+_ROOMS = {
+    **dict.fromkeys(("aio", "commands", "dialogs"), "broker"),
+    **dict.fromkeys(("__init__", "errors"), "model"),
+    "__main__": "cli",
+    "api": "face",
+}
+
+
+def room_of(module: str) -> str:
+    """The room in which a module stands."""
+    parts = module.split(".")
+    if parts[0] != "lazaretto":
+        return "spark"
+    return _ROOMS.get(name := parts[1] if len(parts) > 1 else "__init__", name)
+
+
+def arrows() -> dict[str, set[str]]:
+    """The rooms that each room imports from, for types or at run time."""
+    graph: dict[str, set[str]] = {room_of(module): set() for module in MODULES}
+    for module, path in MODULES.items():
+        inner = (target for target in imports(path) if target.split(".")[0] == "lazaretto")
+        graph[room_of(module)] |= {room_of(target) for target in inner} - {room_of(module)}
+    return graph
+
+
+def test_rooms_are_few_and_have_no_circles() -> None:
+    graph = arrows()
+    assert set(graph) == {name for name, _ in table_rows("## Rooms\n")}
+    assert sum(map(len, graph.values())) <= MOST_ARROWS, "two rooms more know each other: is that needed?"
+    assert list(graphlib.TopologicalSorter(graph).static_order())
+    assert {path.stem for path in (SOURCES / "lazaretto").glob("*.py")} == {
+        "__init__", "__main__", "api", "errors",
+    }  # fmt: skip
 
 
 def test_every_module_says_its_job() -> None:

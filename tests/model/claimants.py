@@ -13,7 +13,7 @@ import msgspec
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, PoisonPolicy, QueueOptions
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled, Settlement

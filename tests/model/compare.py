@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.model.clock import to_micros
 from lazaretto.model.descriptions import Culprit as RealCulprit
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage, StoredMessage

@@ -27,14 +27,14 @@ from lazaretto import (
     SqlFilter,
     TopicOptions,
 )
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
+from lazaretto.broker.receiver import Receiver
 from lazaretto.errors import LazarettoError
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import PoisonSession
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, Outcome
-from lazaretto.receiver import Receiver
 
 from .compare import compare_queue, model_message, real_message
 from .records import SYSTEM, Copy, Draft, Handle, Refused, SessionHandle, Settlement

@@ -9,10 +9,10 @@ import hypothesis.strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from lazaretto import DeadLetterFilter, Message, PoisonPolicy
+from lazaretto.broker.receiver import NEXT_SESSION, Receiver
 from lazaretto.model.clock import MICROSECONDS, to_datetime, to_micros
 from lazaretto.model.messages import DeadLetter, ReceivedMessage
 from lazaretto.model.policy import Disposition, Outcome
-from lazaretto.receiver import NEXT_SESSION, Receiver
 
 from .compare import compare_events, compare_queue
 from .driver import (

@@ -15,7 +15,7 @@ from servers import Server
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, Outcome, PoisonPolicy, QueueOptions
-from lazaretto.claims import ClaimConsumer, _keys_of
+from lazaretto.broker.claims import ClaimConsumer, _keys_of
 from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all

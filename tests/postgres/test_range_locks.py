@@ -11,7 +11,7 @@ from servers import Server
 
 import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.messages.receive import ReceiveAndDelete
 from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled
 from lazaretto.model.entities import EntityPath

@@ -18,8 +18,8 @@ from servers import Server, new_store
 
 import lazaretto
 from lazaretto import CommitUnknown, Message, StoreUnavailable, TransactionError
+from lazaretto.broker.sender import send_operation, sendable
 from lazaretto.engine.messages.prepare import prepare_all
-from lazaretto.sender import send_operation, sendable
 from lazaretto.store.postgres import server_session, watch
 
 #: What a call may take at most, once the server is silent.

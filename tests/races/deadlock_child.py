@@ -10,7 +10,7 @@ import time
 
 import lazaretto
 from lazaretto import Broker, DeadLetterFilter, Message, Outcome, ReceivedMessage
-from lazaretto.claims import ClaimConsumer, _keys_of
+from lazaretto.broker.claims import ClaimConsumer, _keys_of
 from lazaretto.dialogs import DialogMessage
 from lazaretto.engine.claims.settle_claims import StagedRow, staged_rows
 from lazaretto.engine.messages.prepare import prepare_all

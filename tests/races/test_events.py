@@ -15,7 +15,7 @@ import pytest
 
 import lazaretto
 from lazaretto import Broker, Event, Message
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
 CHILD = Path(__file__).with_name("event_child.py")

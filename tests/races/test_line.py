@@ -15,7 +15,7 @@ import pytest
 
 import lazaretto
 from lazaretto import Message, StoreBusy, StoreError
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.store.sqlite import futex
 from lazaretto.store.sqlite.store import SqliteStore
 from lazaretto.store.sqlite.wake_file import READERS, WRITERS, WakeFile, wake_file_of

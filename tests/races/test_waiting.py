@@ -9,7 +9,7 @@ import pytest
 
 import lazaretto
 from lazaretto import Message
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sqlite import futex
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 import lazaretto
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.store.sql.store import Store
 
 

@@ -17,8 +17,8 @@ import pytest
 from door.client import connected, run, token
 
 from lazaretto import aio
-from lazaretto.amqp.frames import AMQP_HEADER, HEARTBEAT
-from lazaretto.door import AccessPolicy, DoorLimits, open_door
+from lazaretto.servicebus import AccessPolicy, DoorLimits, open_door
+from lazaretto.servicebus.amqp.frames import AMQP_HEADER, HEARTBEAT
 from lazaretto.serving.guard import Guard
 from lazaretto.serving.refusals import Refusals
 from lazaretto.serving.reports import Reports

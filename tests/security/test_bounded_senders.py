@@ -11,10 +11,10 @@ import pytest
 from door.client import Client, connected, opened, run
 from door.test_transactions import Transactor
 
-from lazaretto.amqp import Link, Section, encode_section
-from lazaretto.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
-from lazaretto.amqp.events import Closed, CreditChanged, DeliveriesUpdated
-from lazaretto.door import DoorLimits
+from lazaretto.servicebus import DoorLimits
+from lazaretto.servicebus.amqp import Link, Section, encode_section
+from lazaretto.servicebus.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
+from lazaretto.servicebus.amqp.events import Closed, CreditChanged, DeliveriesUpdated
 from lazaretto.serving.holdings import Holdings
 
 #: Bytes that each client leaves with the server, and those that all of them may.

@@ -11,14 +11,14 @@ from web.conftest import serving
 
 from lazaretto import Broker, aio
 from lazaretto.aio.signing import SigningRules
-from lazaretto.amqp.events import LinkDetached
-from lazaretto.door import AccessPolicy, Door, DoorLimits
 from lazaretto.errors import InvalidPath
 from lazaretto.model.containment import Reach, grant_covers
 from lazaretto.model.grants import Grant, Role, may
 from lazaretto.model.permissions import Permission
 from lazaretto.model.redaction import checked_rule, rules_for
 from lazaretto.model.signing import SigningRule
+from lazaretto.servicebus import AccessPolicy, Door, DoorLimits
+from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.web import Identity
 
 #: What belongs to the queue or topic `shop`, however it is spelled.

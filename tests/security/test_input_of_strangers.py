@@ -12,12 +12,12 @@ from web.conftest import Served
 
 from lazaretto import Broker
 from lazaretto import commands as c
-from lazaretto.amqp.events import LinkDetached
-from lazaretto.door import AccessPolicy, DoorLimits
-from lazaretto.door.foreign import check_page
-from lazaretto.door.signatures import Unauthorized, entity_of
 from lazaretto.errors import InvalidPath
-from lazaretto.records.letters import csv_cell
+from lazaretto.model.records.letters import csv_cell
+from lazaretto.servicebus import AccessPolicy, DoorLimits
+from lazaretto.servicebus.amqp.events import LinkDetached
+from lazaretto.servicebus.foreign import check_page
+from lazaretto.servicebus.signatures import Unauthorized, entity_of
 from lazaretto.web.allowed import key_of
 from lazaretto.web.redirects import relative
 

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from lazaretto import Message, QueryTooLong, TooManyRequests, aio, connect
-from lazaretto.filters import values
 from lazaretto.model.deadline import Deadline, current, within
+from lazaretto.model.filters import values
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget, Share
 from lazaretto.serving.guard import Guard

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from lazaretto.edits.redact import MASK, Found, Redaction
+from lazaretto.model.edits.redact import MASK, Found, Redaction
 from lazaretto.model.failure import LONGEST_TEXT, shorten
 from lazaretto.model.headers import Headers
 from lazaretto.model.redaction import checked_rule

@@ -12,7 +12,7 @@ from web.conftest import Served
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 from lazaretto import commands as c
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import fingerprint_of, plain_fingerprint

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lazaretto import Broker
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.host import Handler
 from lazaretto.spark.columns import SHARDS
 from lazaretto.spark.parquet_results import ParquetResults

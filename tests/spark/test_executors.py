@@ -22,8 +22,8 @@ from pyspark import RDD
 
 import lazaretto
 from lazaretto import Broker, ExecutorNotReady, InvalidOption
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.cli import main
 from lazaretto.host import Handler
 from lazaretto.spark import DeltaResults, executors, process, spark_session

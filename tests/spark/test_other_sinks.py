@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from lazaretto import Broker, ClaimFenced, InvalidOption, Message
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.spark import settle
 from lazaretto.spark.columns import STREAM
 from lazaretto.spark.source import ClaimStreamReader

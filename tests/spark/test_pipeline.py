@@ -26,10 +26,10 @@ from lazaretto import (
     QueueOptions,
     StoreNotFound,
 )
+from lazaretto.observe.traces import MOST_LINKS
 from lazaretto.spark import process
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import refuse_remote, refuse_speculation
-from lazaretto.traces import MOST_LINKS
 
 from .acts import act
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker, Message
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims import settle_claims
 from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.errors import StoreUnavailable

@@ -20,7 +20,7 @@ import pytest
 from servers import new_store
 
 from lazaretto import Broker, InvalidOption, Message
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark import DatabaseResults, DeltaResults, IcebergResults, process
 from lazaretto.spark.outage import Outage

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazaretto import Broker, Message
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import InvalidMessage
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import SandboxOptions

@@ -19,7 +19,7 @@ from lazaretto import (
     TokenNotFound,
 )
 from lazaretto import commands as c
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.commands import opposite_of
 from lazaretto.engine.access import (
     LINK,

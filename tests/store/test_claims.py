@@ -23,9 +23,9 @@ from lazaretto import (
     PoisonSession,
     QueueOptions,
     StoreUnavailable,
-    claims,
 )
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker import claims
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageMessages

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lazaretto import BreakerPolicy, Broker, ManualClock, PoisonPolicy, QueueOptions, ReceivedMessage
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.cli.client_suggestions import suggest_for_clients
 from lazaretto.model.breaker import BreakerStatus
 

@@ -13,7 +13,7 @@ import pytest
 import lazaretto
 import lazaretto.aio
 from lazaretto import NEXT_SESSION, Broker, BrokerClosed, Message
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.store.sql.transaction import Transaction
 
 from .actions import create

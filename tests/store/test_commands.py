@@ -32,7 +32,7 @@ from lazaretto import (
     TopicOptions,
 )
 from lazaretto import commands as c
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.model.actors import Actor
 
 from .actions import create, send

@@ -12,7 +12,7 @@ from patience import wait_until
 
 import lazaretto
 from lazaretto import Broker
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.dialogs import DialogMessage, DialogTransaction, Reader, activation, by_type
 from lazaretto.dialogs.activation import MonitorState
 from lazaretto.engine.dialogs.receive_group import GroupHandover, ReceiveGroup

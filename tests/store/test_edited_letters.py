@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lazaretto import Broker, DeadLetterFilter, Edit, HandlerError, InvalidOption, SandboxSetupError
-from lazaretto.editing import as_edit
+from lazaretto.broker.editing import as_edit
 
 from .actions import bodies, create, set_aside
 

@@ -24,7 +24,7 @@ from lazaretto import (
     QuotaExceeded,
     TopicOptions,
 )
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import staged_rows
 
 from .actions import bodies, create, fail, kinds, send, set_aside, stored, take

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lazaretto import NEXT_SESSION, Broker, Message, QueueOptions, Subqueue
+from lazaretto.broker.receiver import Receiver
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.model.entities import EntityPath
-from lazaretto.receiver import Receiver
 
 LARGE = QueueOptions(max_message_size=1_000_000)
 #: Of large, of small and of very large messages.

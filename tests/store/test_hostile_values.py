@@ -41,7 +41,7 @@ from lazaretto import (
     TopicOptions,
 )
 from lazaretto.commands import SetStatus
-from lazaretto.records.plain import plain
+from lazaretto.model.records.plain import plain
 
 from .actions import is_sqlite
 from .conftest import Connect

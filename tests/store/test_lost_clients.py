@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker, ManualClock, MessageState, PoisonPolicy, QueueOptions, ReceivedMessage
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.messages.receive import Receive
 from lazaretto.engine.workers.lost_clients import LoseClient
 from lazaretto.model.entities import EntityPath

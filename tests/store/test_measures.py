@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lazaretto import Broker, Message
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.store.runtime.measures import switch_on
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker, ManualClock, Message, MessageState
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.message_states import TRANSITIONS, MessageEnd, MessageEvent, diagram
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lazaretto import Broker, DeadLetterFilter, Message, QueueOptions, RepairCounts, RepairPhase
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.repairs.advance import Advance, TakeRepair
 
 from .actions import numbers

@@ -20,7 +20,7 @@ from lazaretto import (
     ReceivedMessage,
     TopicOptions,
 )
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.partitions import partition_of as partition_of_key
 

@@ -17,7 +17,7 @@ from lazaretto import (
     QueueOptions,
     TopicOptions,
 )
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.timers import CleanUp
 from lazaretto.model.entities import EntityPath

@@ -22,8 +22,8 @@ from lazaretto import (
     SqlFilter,
 )
 from lazaretto import commands as c
-from lazaretto.broker import store_of
-from lazaretto.edits.redact import MASK
+from lazaretto.broker.broker import store_of
+from lazaretto.model.edits.redact import MASK
 from lazaretto.model.redaction import encode_rules
 from lazaretto.store.records.access import REDACTION
 from lazaretto.store.sql.operation import Operation

@@ -11,11 +11,11 @@ import pytest
 
 import lazaretto
 from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
+from lazaretto.broker.receiver import NEXT_SESSION
 from lazaretto.errors import MessageNotFound, PoisonMessageError, TransactionError
 from lazaretto.model.entities import QueueStatus
 from lazaretto.model.policy import Disposition
-from lazaretto.receiver import NEXT_SESSION
 
 START = 1_700_000_000
 

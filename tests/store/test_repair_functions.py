@@ -16,13 +16,13 @@ from lazaretto import (
     RepairCounts,
     RepairPhase,
     SandboxSetupError,
-    editing,
 )
-from lazaretto.broker import store_of
-from lazaretto.editing import Editor
-from lazaretto.edits.edit import Edit
+from lazaretto.broker import editing
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.editing import Editor
 from lazaretto.engine.repairs.ahead import Ahead
 from lazaretto.engine.repairs.course import find_repair
+from lazaretto.model.edits.edit import Edit
 
 from .actions import bodies, create, set_aside
 from .test_repairs import picture

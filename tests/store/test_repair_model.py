@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from lazaretto import Broker, DeadLetterFilter, ManualClock, Message, Repair, RepairError, RepairPhase
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.repairs.advance import LEASE, Advance, TakeRepair
 from lazaretto.model.repair_phases import VERBS, after
 

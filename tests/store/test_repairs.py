@@ -21,7 +21,7 @@ from lazaretto import (
     RepairPhase,
     StoreError,
 )
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.commands import ExcludeLetters
 from lazaretto.engine.repairs.advance import LEASE, Advance, TakeRepair
 

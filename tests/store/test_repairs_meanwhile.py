@@ -20,7 +20,7 @@ from lazaretto import (
     RepairPhase,
     RepairStatus,
 )
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.repairs.advance import LEASE, Advance, GiveUpRepair, TakeRepair
 
 from .actions import bodies, create, fail, numbers, set_aside

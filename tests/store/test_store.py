@@ -23,7 +23,7 @@ from lazaretto import (
     StoreForeign,
     StoreTooNew,
 )
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.maintenance import Maintenance
 from lazaretto.engine.timers import CleanUp, cleaned_at
 from lazaretto.store.postgres.dialect import place, queries_in

@@ -9,7 +9,7 @@ import pytest
 
 import lazaretto
 from lazaretto import NEXT_SESSION, Broker, ManualClock, Message, MessageState
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.model.clock import to_datetime
 
 from .actions import bodies, create, fail, peek_one, send, set_aside, states, take

@@ -32,8 +32,8 @@ from lazaretto import (
     connect,
 )
 from lazaretto.aio import AsyncBroker
-from lazaretto.broker import store_of
-from lazaretto.traces import MOST_LINKS
+from lazaretto.broker.broker import store_of
+from lazaretto.observe.traces import MOST_LINKS
 
 from . import talk
 from .actions import create, fail, peek_one, send, take

@@ -24,8 +24,8 @@ from lazaretto import (
     QueueOptions,
     Receiver,
 )
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.cli import json_lines
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.units import goes_to_units

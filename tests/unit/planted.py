@@ -8,9 +8,9 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lazaretto.filters.view import MessageView
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
-from lazaretto.triage.features import Features, features_of
+from lazaretto.model.triage.features import Features, features_of
 
 Order = dict[str, Any]
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazaretto import FilterError, FilterSyntaxError
-from lazaretto.filters.body import LONGEST_BODY
-from lazaretto.filters.printing import print_path, print_value
-from lazaretto.filters.sql import compile_action, compile_filter
-from lazaretto.filters.view import MessageView
+from lazaretto.model.filters.body import LONGEST_BODY
+from lazaretto.model.filters.printing import print_path, print_value
+from lazaretto.model.filters.sql import compile_action, compile_filter
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
 
 BODY = {

@@ -10,14 +10,14 @@ from xml.etree.ElementTree import Element
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from lazaretto.door.atom.feeds import INSTANCE
-from lazaretto.door.atom.markup import element, parse
-from lazaretto.door.atom.rules import described, rule_of
-from lazaretto.door.atom.settings import ELEMENTS, changes_of, told
-from lazaretto.door.atom.values import FOREVER, read_seconds
-from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.filters.stored import decode_rules, encode_rules
 from lazaretto.model.spans import write_duration
+from lazaretto.servicebus.atom.feeds import INSTANCE
+from lazaretto.servicebus.atom.markup import element, parse
+from lazaretto.servicebus.atom.rules import described, rule_of
+from lazaretto.servicebus.atom.settings import ELEMENTS, changes_of, told
+from lazaretto.servicebus.atom.values import FOREVER, read_seconds
 
 BASE = "http://localhost:5672"
 SECOND = 1_000_000

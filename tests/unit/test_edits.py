@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Edit, EditKind, Refused, Unchanged, whole_body
-from lazaretto.edits.json_text import put, remove
-from lazaretto.edits.patches import merge, read_merge
 from lazaretto.errors import FilterSyntaxError, InvalidOption
-from lazaretto.filters.sql import compile_action
+from lazaretto.model.edits.difference import differences
+from lazaretto.model.edits.edit import Changed, Edit, EditKind, Refused, Unchanged, whole_body
+from lazaretto.model.edits.json_text import put, remove
+from lazaretto.model.edits.patches import merge, read_merge
+from lazaretto.model.filters.sql import compile_action
 from lazaretto.model.headers import Headers, encode_headers
 from lazaretto.model.messages import PeekedMessage
 

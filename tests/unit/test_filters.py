@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazaretto import FilterError, FilterSyntaxError, InvalidOption
-from lazaretto.filters.judge import judge_of
-from lazaretto.filters.rules import (
+from lazaretto.model.filters.judge import judge_of
+from lazaretto.model.filters.rules import (
     CompiledRules,
     CorrelationFilter,
     FalseFilter,
@@ -23,8 +23,8 @@ from lazaretto.filters.rules import (
     SqlFilter,
     TrueFilter,
 )
-from lazaretto.filters.sql import LONGEST, compile_action, compile_filter
-from lazaretto.filters.view import MessageView
+from lazaretto.model.filters.sql import LONGEST, compile_action, compile_filter
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
 
 ID = uuid.UUID("00112233-4455-6677-8899-aabbccddeeff")

@@ -7,9 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.triage.parts import HOUR, Part, merge
-from lazaretto.triage.samples import Sample, hashed
-from lazaretto.triage.verify import Tally
+from lazaretto.model.triage.parts import HOUR, Part, merge
+from lazaretto.model.triage.samples import Sample, hashed
+from lazaretto.model.triage.verify import Tally
 
 _MOST = 5
 Letter = tuple[int, int, int]

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from lazaretto.filters.records import property_record
 from lazaretto.model.clock import iso, to_datetime
 from lazaretto.model.entities import MessageState
+from lazaretto.model.filters.records import property_record
 from lazaretto.model.headers import Headers, NegativeAcknowledgement, encode_headers
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.policy import Counters, Outcome
-from lazaretto.records.plain import MESSAGE_FIELDS, body_record, plain
+from lazaretto.model.records.plain import MESSAGE_FIELDS, body_record, plain
 from lazaretto.web.json import json_of
 
 NOW = 1_790_000_000_000_000

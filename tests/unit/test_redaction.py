@@ -7,12 +7,12 @@ import uuid
 
 import pytest
 
-from lazaretto.edits.named_fields import edit_names, filter_names
-from lazaretto.edits.redact import MASK, Found, Redaction
 from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.outcome import dispositions
 from lazaretto.engine.routing import undeliverable
 from lazaretto.errors import InvalidOption
+from lazaretto.model.edits.named_fields import edit_names, filter_names
+from lazaretto.model.edits.redact import MASK, Found, Redaction
 from lazaretto.model.failure import HANDLER_TIMEOUT, OUT_OF_MEMORY, WORKER_CRASHED
 from lazaretto.model.headers import Headers, encode_headers
 from lazaretto.model.messages import Message, StoredMessage

@@ -9,8 +9,15 @@ import urllib.parse
 
 import pytest
 
-from lazaretto.door.signatures import AccessPolicy, Right, Unauthorized, check_login, check_token, entity_of
 from lazaretto.errors import InvalidOption
+from lazaretto.servicebus.signatures import (
+    AccessPolicy,
+    Right,
+    Unauthorized,
+    check_login,
+    check_token,
+    entity_of,
+)
 
 NOW = 1_000.0
 POLICIES = [

@@ -17,8 +17,8 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import Headers, encode_headers
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.traces import active
-from lazaretto.traces.context import context_of, properties_of
+from lazaretto.observe.traces import active
+from lazaretto.observe.traces.context import context_of, properties_of
 
 TRACE, SPAN = PARENT.split("-")[1:3]
 

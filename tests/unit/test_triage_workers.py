@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from lazaretto.triage.columns import Group
-from lazaretto.triage.features import Features
-from lazaretto.triage.workers import find_by_worker
+from lazaretto.model.triage.columns import Group
+from lazaretto.model.triage.features import Features
+from lazaretto.model.triage.workers import find_by_worker
 
 from .planted import features, good
 

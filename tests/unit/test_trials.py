@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.door.trials import ClientWork, Trials
 from lazaretto.model.messages import ReceivedMessage, Suspects
+from lazaretto.servicebus.trials import ClientWork, Trials
 
 
 def message(key: int, suspect: int = 0) -> ReceivedMessage:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazaretto import Message
-from lazaretto.records.messages import message_of, usual_messages
+from lazaretto.model.records.messages import message_of, usual_messages
 
 TEXTS = ("message_id", "session_id", "subject", "correlation_id", "to", "reply_to", "content_type")
 QUICK = [

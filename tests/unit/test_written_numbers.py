@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.door.numbers import read_number, written_number
+from lazaretto.servicebus.numbers import read_number, written_number
 
 
 @pytest.mark.parametrize(

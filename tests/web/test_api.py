@@ -17,9 +17,9 @@ import pytest
 from traced import PARENT
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
-from lazaretto.records.messages import message_of
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
+from lazaretto.model.records.messages import message_of
 from lazaretto.store.records.messages import FOR_CLIENTS
 from lazaretto.web.api import entities
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
 from lazaretto.host import Handler, ServiceHost
-from lazaretto.metrics import ProcessMetrics, listen, process_exposition
+from lazaretto.observe.metrics import ProcessMetrics, listen, process_exposition
 from lazaretto.testing import drain
 
 from .conftest import Served

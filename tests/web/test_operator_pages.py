@@ -18,8 +18,8 @@ from lazaretto import (
     QueueOptions,
     connect,
 )
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.commands import Mark
 from lazaretto.engine.outcome.causes import cause_days
 from lazaretto.model.entities import EntityPath

@@ -18,11 +18,11 @@ import pytest
 from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOptions
 from lazaretto import commands as c
 from lazaretto.aio import AsyncBroker
-from lazaretto.broker import store_of
-from lazaretto.edits.edit import Edit
-from lazaretto.edits.redact import MASK, Redaction
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.outcome.breakers import OpenBreaker
 from lazaretto.engine.outcome.causes import Cause
+from lazaretto.model.edits.edit import Edit
+from lazaretto.model.edits.redact import MASK, Redaction
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.redaction import checked_rule

@@ -8,16 +8,16 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from lazaretto import broker as _sync
 from lazaretto.aio.consuming import consume
 from lazaretto.aio.driver import Driver
 from lazaretto.aio.mirrors import Mirror, OwnThread, mirror
+from lazaretto.broker import broker as _sync
+from lazaretto.broker.receiver import NextSession, Receiver
+from lazaretto.broker.repairs import Repair
+from lazaretto.broker.sender import Sender
+from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.dialogs import Dialogs
 from lazaretto.dialogs.dialog_transaction import DialogTransaction
-from lazaretto.receiver import NextSession, Receiver
-from lazaretto.repairs import Repair
-from lazaretto.sender import Sender
-from lazaretto.transaction import BrokerTransaction
 
 __all__ = [
     "AsyncBroker",

@@ -12,8 +12,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any
 
-from lazaretto.broker import Broker
-from lazaretto.consume import ConsumeReport, Stop
+from lazaretto.broker.broker import Broker
+from lazaretto.broker.consume import ConsumeReport, Stop
 
 
 class _Left(BaseException):

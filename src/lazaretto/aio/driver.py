@@ -10,8 +10,8 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
+from lazaretto.broker.steps import Do, Look, Steps, Wait
 from lazaretto.errors import BrokerClosed, StoreError
-from lazaretto.steps import Do, Look, Steps, Wait
 from lazaretto.store.records.messages import Again
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.sql.group_commit import Ticket

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 
 from lazaretto.aio.driver import Driver
+from lazaretto.broker.settling import Messages, MessageVerbs, SettleVerbs
 from lazaretto.engine.messages.settle import Settlement
-from lazaretto.settling import Messages, MessageVerbs, SettleVerbs
 
 #: Number of results that a thread fetches from an iterator at once.
 _SOME = 100

@@ -8,6 +8,10 @@ from typing import Any
 from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender, AsyncTransaction
 from lazaretto.aio.driver import Driver, Then
 from lazaretto.aio.mirrors import catch
+from lazaretto.broker.receiver import Receiver, SuspectChoice
+from lazaretto.broker.sender import Sender, sendable
+from lazaretto.broker.steps import Do, Steps
+from lazaretto.broker.work import UnitOfWork
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.messages.send import CancelScheduled, NumberedSend, Send
@@ -16,11 +20,7 @@ from lazaretto.engine.workers.lost_clients import LoseClient
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, ReceivedMessage
-from lazaretto.receiver import Receiver, SuspectChoice
-from lazaretto.sender import Sender, sendable
-from lazaretto.steps import Do, Steps
 from lazaretto.store.sql.operation import Operation
-from lazaretto.work import UnitOfWork
 
 
 def hold_for_clients(broker: AsyncBroker) -> None:

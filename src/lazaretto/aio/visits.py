@@ -8,7 +8,6 @@ from typing import Any
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
-from lazaretto.edits.edit import Edit
 from lazaretto.engine.access import (
     CloseSession,
     MadeSecret,
@@ -28,6 +27,7 @@ from lazaretto.engine.outcome.dead_letter_operations import workers_of
 from lazaretto.engine.redaction import find_rules, redaction_key
 from lazaretto.engine.routing.forwards import places_behind
 from lazaretto.model.clock import iso
+from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule

@@ -18,7 +18,7 @@ from lazaretto.cli.parse import number
 from lazaretto.cli.secret_files import secret_of
 
 if TYPE_CHECKING:
-    from lazaretto.door import AccessPolicy
+    from lazaretto.servicebus import AccessPolicy
 
 #: A policy as an option: its name, its rights, and the file with its key.
 _POLICY_TEXT: Final = re.compile(r"([^:]+):([A-Za-z,]+):(.+)")
@@ -57,7 +57,7 @@ class AmqpDoor:
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
-        from lazaretto.door import check_address
+        from lazaretto.servicebus import check_address
 
         if self.amqp is None and (unused := self._given()):
             raise usage(f"give --amqp with {unused}: without it AMQP is not served")
@@ -82,7 +82,7 @@ class AmqpDoor:
 
     def policies(self) -> list[AccessPolicy]:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""
-        from lazaretto.door import ROOT_POLICY, AccessPolicy
+        from lazaretto.servicebus import ROOT_POLICY, AccessPolicy
 
         more = [_policy_of(one) for one in self.more_policies or ()]
         if self.key_file is None:
@@ -133,7 +133,7 @@ class AmqpDoor:
 
     def connection_string(self, port: int) -> str:
         """Return how clients of Service Bus connect."""
-        from lazaretto.door import connection_string
+        from lazaretto.servicebus import connection_string
 
         key = "KEY" if self.key_files else "any"
         host = "localhost" if self.amqp_host in ("127.0.0.1", *EVERY_ADDRESS) else in_url(self.amqp_host)
@@ -149,7 +149,7 @@ def _parts_of(text: str) -> tuple[str, list[str], str]:
 
 def _policy_of(text: str) -> AccessPolicy:
     """Return the policy that an option describes. Raises a usage error."""
-    from lazaretto.door import ROOT_POLICY, AccessPolicy, Right
+    from lazaretto.servicebus import ROOT_POLICY, AccessPolicy, Right
 
     name, words, file = _parts_of(text)
     rights_of = {right.value.lower(): right for right in Right}

@@ -18,7 +18,7 @@ from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
-    from lazaretto.broker import Broker
+    from lazaretto.broker.broker import Broker
     from lazaretto.commands import Command
 
 ENVIRONMENT = "LAZARETTO_STORE"
@@ -68,7 +68,7 @@ class Call:
     @contextlib.contextmanager
     def broker(self, *, create: bool = False) -> Iterator[Broker]:
         """Open the store; only `create` makes one where there is none."""
-        from lazaretto.broker import connect
+        from lazaretto.broker.broker import connect
         from lazaretto.store.addresses import without_password
 
         url = self.url()

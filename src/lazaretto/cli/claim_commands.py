@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.claims import Claim
+from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.model.entities import QueueOptions
 from lazaretto.store.records.messages import FOR_CLIENTS

@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-from lazaretto.broker import Broker, store_of
+from lazaretto.broker.broker import Broker, store_of
 from lazaretto.cli import output
 from lazaretto.cli.exits import usage
 from lazaretto.engine.audited import NoteAct
@@ -21,7 +21,7 @@ from lazaretto.engine.log import acting
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import StoreReadOnly
 from lazaretto.model.messages import DeadLetter
-from lazaretto.records.letters import LETTER_COLUMNS, csv_cell, letter_cells
+from lazaretto.model.records.letters import LETTER_COLUMNS, csv_cell, letter_cells
 
 _log = logging.getLogger("lazaretto.audit")
 #: Letters that are written together.

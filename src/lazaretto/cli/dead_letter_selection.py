@@ -12,7 +12,8 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 import msgspec
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
+from lazaretto.broker.dead_letters import Which
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, Change, limit_option
 from lazaretto.cli.command import Options
@@ -20,11 +21,10 @@ from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.listings import Listing
 from lazaretto.cli.parse import number, past
 from lazaretto.commands import Command
-from lazaretto.dead_letters import Which
 from lazaretto.engine.command import OfLetters, check_numbers
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped
 from lazaretto.model.messages import DeadLetter
-from lazaretto.records.plain import plain
+from lazaretto.model.records.plain import plain
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, ChangeOptions, KeyOptions, keyed
 from lazaretto.cli.call import Change as Changing

@@ -29,7 +29,7 @@ from lazaretto.model.conversations import dialog_of
 from lazaretto.tools.signals import Ending
 
 if TYPE_CHECKING:
-    from lazaretto.broker import Broker
+    from lazaretto.broker.broker import Broker
 
 __all__ = ["commands"]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions
 from lazaretto.cli.client_suggestions import suggest_for_clients

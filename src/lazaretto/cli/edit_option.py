@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from lazaretto.broker.editing import Editor
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, confirm
 from lazaretto.cli.command import BARE
 from lazaretto.cli.exits import CommandError, Exit, usage
-from lazaretto.editing import Editor
-from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Edit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import LazarettoError
+from lazaretto.model.edits.difference import differences
+from lazaretto.model.edits.edit import Edit
 from lazaretto.model.messages import DeadLetter, Message, as_message
 
 if TYPE_CHECKING:
-    from lazaretto.broker import Broker
-    from lazaretto.dead_letters import Which
+    from lazaretto.broker.broker import Broker
+    from lazaretto.broker.dead_letters import Which
 
 #: What `--edit` without a value means: the user's editor.
 EDITOR = BARE["--edit"]

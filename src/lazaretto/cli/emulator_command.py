@@ -21,9 +21,9 @@ from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
-    from lazaretto.door.emulated import EmulatedNamespace
     from lazaretto.emulator import EmulatorOptions
     from lazaretto.emulator.template import CannedMessage, Template
+    from lazaretto.servicebus.emulated import EmulatedNamespace
 
 commands = Group()
 
@@ -165,8 +165,8 @@ def _content(path: Path) -> bytes:
 
 
 def _read(config: Path) -> EmulatedNamespace:
-    from lazaretto.door.emulated import read_namespace
     from lazaretto.errors import InvalidOption
+    from lazaretto.servicebus.emulated import read_namespace
 
     try:
         entities = read_namespace(_content(config))
@@ -189,7 +189,7 @@ def _read_messages(messages: Path) -> list[CannedMessage]:
 
 def _prepare(store: str | None, config: Path | None, template: Template) -> None:
     """Make what there is to begin with. Raises a usage error."""
-    from lazaretto.broker import connect
+    from lazaretto.broker.broker import connect
     from lazaretto.errors import InvalidOption
 
     try:

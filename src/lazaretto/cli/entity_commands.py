@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, Change, ChangeOptions, YesOption, confirm_deletion
 from lazaretto.cli.command import Group, Options

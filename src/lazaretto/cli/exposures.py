@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli.secret_files import exposure
 from lazaretto.cli.served_doors import Risks, doors_of, risks_of
 from lazaretto.model.grants import GROUP, ROLES, Grant, Role

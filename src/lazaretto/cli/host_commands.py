@@ -73,7 +73,7 @@ def run(
     decorated with @handler(queue); NAME is one of them, or a list. What they print goes to standard error.
     With --json, the final counts are printed as JSON Lines.
     """
-    from lazaretto.handling.logs import shown
+    from lazaretto.broker.handling.logs import shown
     from lazaretto.host import ServiceHost, load_handlers
 
     found = load_handlers(handlers)
@@ -105,7 +105,7 @@ def _listening(at: tuple[str, int] | None) -> Iterator[None]:
         return
     if importlib.util.find_spec("prometheus_client") is None:
         raise usage(f"metrics need more packages: {install('serve')}")
-    from lazaretto.metrics import listen
+    from lazaretto.observe.metrics import listen
 
     try:
         server = listen(*at)

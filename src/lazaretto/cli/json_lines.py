@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from lazaretto.broker.sender import Sender
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.outcome.units import MOST_IN_UNIT
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.messages import Message
-from lazaretto.records.messages import message_of
-from lazaretto.sender import Sender
+from lazaretto.model.records.messages import message_of
 
 #: Messages of one commit.
 BATCH = 1000

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import limit_option
 from lazaretto.cli.command import Group
@@ -20,7 +20,7 @@ from lazaretto.cli.tables import Table
 from lazaretto.commands.opposites import LATER, entry_records
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
 from lazaretto.model.messages import MOST_MESSAGES
-from lazaretto.records.sentences import told_detail
+from lazaretto.model.records.sentences import told_detail
 
 commands = Group()
 

@@ -30,7 +30,7 @@ def metrics(
     """
     if importlib.util.find_spec("prometheus_client") is None:
         raise usage(f"metrics need more packages: {install('serve')}")
-    from lazaretto.metrics import MOST_REPAIRS, Look, exposition, samples
+    from lazaretto.observe.metrics import MOST_REPAIRS, Look, exposition, samples
 
     with call.broker() as broker:
         began = time.perf_counter()

@@ -106,7 +106,7 @@ def json_text(value: Any, indent: int = 0) -> str:
     """Return a value as JSON in which a terminal finds nothing to obey; on one line without `indent`."""
     import msgspec
 
-    from lazaretto.records.plain import plain
+    from lazaretto.model.records.plain import plain
 
     encoded = msgspec.json.encode(plain(value))
     text = (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group

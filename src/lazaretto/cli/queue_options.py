@@ -17,8 +17,8 @@ from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, QueueOptions
 from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.options import Kind, Option, abbreviate_duration, options_of
 from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, PoisonPolicy
-from lazaretto.records.options import changes_from
-from lazaretto.records.plain import plain
+from lazaretto.model.records.options import changes_from
+from lazaretto.model.records.plain import plain
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading dead letters"
 _BREAKER = "Breaker"

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from lazaretto.broker.receiver import NEXT_SESSION, NextSession, Receiver
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
@@ -17,7 +18,6 @@ from lazaretto.cli.parse import duration, number
 from lazaretto.cli.tables import Table
 from lazaretto.errors import LazarettoError
 from lazaretto.model.messages import MOST_MESSAGES, PeekedMessage, ReceivedMessage
-from lazaretto.receiver import NEXT_SESSION, NextSession, Receiver
 
 commands = Group()
 

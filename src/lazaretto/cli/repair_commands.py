@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
+from lazaretto.broker.repairs import Repair
 from lazaretto.cli import output
 from lazaretto.cli.call import (
     Call,
@@ -38,10 +39,9 @@ from lazaretto.commands import (
     UndoRepair,
 )
 from lazaretto.engine.repairs.operators import OfRepair
+from lazaretto.model.records.plain import plain
 from lazaretto.model.repair_phases import Phase
 from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairStatus
-from lazaretto.records.plain import plain
-from lazaretto.repairs import Repair
 from lazaretto.tools.signals import Ending
 
 commands = Group()

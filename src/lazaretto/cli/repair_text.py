@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.errors import EntityNotFound
 from lazaretto.model.repair_phases import Phase

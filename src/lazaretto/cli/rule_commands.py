@@ -20,9 +20,9 @@ from lazaretto.cli.topic_commands import describe_rule
 from lazaretto.commands import AddRule, RemoveRule
 from lazaretto.engine.messages.prepare import view_of
 from lazaretto.errors import InvalidMessage
-from lazaretto.filters.judge import judge_of
-from lazaretto.filters.records import rule_record
-from lazaretto.filters.rules import (
+from lazaretto.model.filters.judge import judge_of
+from lazaretto.model.filters.records import rule_record
+from lazaretto.model.filters.rules import (
     CorrelationFilter,
     FalseFilter,
     Rule,
@@ -30,9 +30,9 @@ from lazaretto.filters.rules import (
     SqlFilter,
     TrueFilter,
 )
-from lazaretto.filters.view import MessageView
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.messages import Message
-from lazaretto.records.messages import message_of, values_of
+from lazaretto.model.records.messages import message_of, values_of
 
 commands = Group()
 rules = commands.group("rule")

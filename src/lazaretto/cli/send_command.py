@@ -12,7 +12,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions
 from lazaretto.cli.command import Group

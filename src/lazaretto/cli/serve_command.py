@@ -25,7 +25,7 @@ from lazaretto.cli.tried_handlers import ServedHandlers, load_handlers
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
-    from lazaretto.door import Door
+    from lazaretto.servicebus import Door
     from lazaretto.serving.guard import Guard
 
 commands = Group()
@@ -96,7 +96,7 @@ def _run(serving: Coroutine[Any, Any, None]) -> None:
 @contextlib.contextmanager
 def _running_repairs(url: str, over: threading.Event) -> Iterator[None]:
     """Run repairs until `over`, in a thread: those applied here, and what another process has left."""
-    from lazaretto.broker import connect
+    from lazaretto.broker.broker import connect
 
     with connect(url, create=False) as broker:
         runner = threading.Thread(
@@ -242,7 +242,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
             told |= more
             lines += text
         if amqp.amqp is not None:
-            from lazaretto.door import open_door
+            from lazaretto.servicebus import open_door
 
             serving_amqp = open_door(
                 broker, host=amqp.amqp_host, port=amqp.amqp, policies=amqp.policies(), tls=context,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.command import Group
 from lazaretto.cli.entity_commands import (
@@ -40,9 +40,9 @@ from lazaretto.commands import (
     UpdateTopic,
 )
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
-from lazaretto.filters.records import rule_record
-from lazaretto.filters.rules import Rule, SqlFilter, describe_filter
 from lazaretto.model.entities import TopicOptions
+from lazaretto.model.filters.records import rule_record
+from lazaretto.model.filters.rules import Rule, SqlFilter, describe_filter
 
 commands = Group()
 topics = commands.group("topic")

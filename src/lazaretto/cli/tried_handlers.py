@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from lazaretto.edits.edit import Edit
 from lazaretto.errors import InvalidOption, MessageNotFound
+from lazaretto.model.edits.edit import Edit
 
 if TYPE_CHECKING:
     from lazaretto.web.tries import TriedLetter
@@ -39,7 +39,7 @@ class ServedHandlers:
             return await asyncio.to_thread(self._try, queue, number, name, edit)
 
     def _try(self, queue: str, number: int, name: str, edit: Edit | None) -> TriedLetter:
-        from lazaretto.broker import connect
+        from lazaretto.broker.broker import connect
         from lazaretto.host import Handler
         from lazaretto.host.dry_run import dry_run
         from lazaretto.web.tries import TriedLetter

@@ -16,9 +16,9 @@ from lazaretto.engine.outcome.resubmit import Resubmit
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.checks import shown, text
 from lazaretto.model.entities import EntityPath
-from lazaretto.records.plain import plain
+from lazaretto.model.records.plain import plain
+from lazaretto.observe.traces.letters import resubmitting
 from lazaretto.store.sql.store import Store
-from lazaretto.traces.letters import resubmitting
 
 #: The most characters of an idempotency key.
 _LONGEST_KEY: Final = 200

@@ -10,15 +10,15 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from lazaretto.broker.sender import sendable
 from lazaretto.engine.command import OfPath
 from lazaretto.engine.log import audit
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.messages.send import Send
 from lazaretto.errors import InvalidOption
-from lazaretto.filters.records import property_value
+from lazaretto.model.filters.records import property_value
 from lazaretto.model.messages import Message
 from lazaretto.model.permissions import Permission
-from lazaretto.sender import sendable
 from lazaretto.store.sql.transaction import Transaction
 
 #: A text of several lines, where a person types it.

@@ -11,7 +11,7 @@ import msgspec
 from lazaretto.engine.command import BY_ACTION, Command, Touch
 from lazaretto.engine.log import AuditEntry
 from lazaretto.engine.repairs.operators import OfRepair
-from lazaretto.records.plain import plain
+from lazaretto.model.records.plain import plain
 
 #: Later actions that are looked at for one that took an action back.
 LATER: Final = 1_000

@@ -10,9 +10,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 from msgspec import UNSET
 
-from lazaretto.editing import Editor, as_edit, refuse_changed_source
-from lazaretto.edits.edit import Edit
-from lazaretto.edits.named_fields import may_change_session
+from lazaretto.broker.editing import Editor, as_edit, refuse_changed_source
 from lazaretto.engine.command import Command, Detail, OfPath, Options, Touch
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
@@ -30,6 +28,8 @@ from lazaretto.engine.repairs.operators import (
 )
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import flag, refuse_unknown, seconds, shown, whole
+from lazaretto.model.edits.edit import Edit
+from lazaretto.model.edits.named_fields import may_change_session
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.permissions import Permission
 from lazaretto.model.repair_pace import Pace

@@ -6,6 +6,10 @@ import secrets
 import time
 from collections.abc import Iterable
 
+from lazaretto.broker.settling import SettleVerbs
+from lazaretto.broker.steps import Do, Steps, outcome_of, run_steps, waiting_for
+from lazaretto.broker.transaction import BrokerTransaction
+from lazaretto.broker.work import UnitOfWork, WorkVerbs
 from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.validation import problem_with
@@ -39,12 +43,8 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock
-from lazaretto.settling import SettleVerbs
-from lazaretto.steps import Do, Steps, outcome_of, run_steps, waiting_for
+from lazaretto.observe.traces import active
 from lazaretto.store.sql.store import Store
-from lazaretto.traces import active
-from lazaretto.transaction import BrokerTransaction
-from lazaretto.work import UnitOfWork, WorkVerbs
 
 
 class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):

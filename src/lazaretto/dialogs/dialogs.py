@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lazaretto.broker.handling.functions import refuse_lazy
 from lazaretto.dialogs.activation import Procedure, QueueMonitor
 from lazaretto.dialogs.declaration import read_declaration
 from lazaretto.dialogs.description import (
@@ -31,7 +32,6 @@ from lazaretto.engine.dialogs.verbs import (
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.errors import ConversationNotFound, DefinitionError, HandlerError, InvalidOption
-from lazaretto.handling.functions import refuse_lazy
 from lazaretto.model import dialog_contracts as contracts
 from lazaretto.model.checks import member, shown, whole
 from lazaretto.model.conversations import (

@@ -6,10 +6,10 @@ import threading
 import time
 from typing import NamedTuple
 
+from lazaretto.broker.steps import place_of
 from lazaretto.engine.dialogs.conversation_ends import require_conversation
 from lazaretto.model.dialog_contracts import Definitions
 from lazaretto.model.entities import EntityPath
-from lazaretto.steps import place_of
 from lazaretto.store.sql.store import Store
 
 #: How old definitions may be that are checked against, in seconds.

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from lazaretto.broker.handling.functions import refuse_lazy
 from lazaretto.dialogs.activation import READER_WAIT, Procedure, Reader
 from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.dialog_transaction import DialogTransaction
-from lazaretto.handling.functions import refuse_lazy
 from lazaretto.model.conversations import DIALOG_TIMER
 
 _log = logging.getLogger("lazaretto.dialogs")

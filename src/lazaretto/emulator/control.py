@@ -9,15 +9,15 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from lazaretto.door.atom.application import admit
-from lazaretto.door.atom.refusals import Refusal, refusal_of
-from lazaretto.door.exchange import body_of, send_answer
-from lazaretto.door.foreign import check_page
-from lazaretto.door.grants import Grants
-from lazaretto.door.http import CONTROL
-from lazaretto.door.signatures import Right, policy_of
 from lazaretto.emulator.namespaces import FIRST, OpenNamespace, label_of
 from lazaretto.model.clock import iso
+from lazaretto.servicebus.atom.application import admit
+from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
+from lazaretto.servicebus.exchange import body_of, send_answer
+from lazaretto.servicebus.foreign import check_page
+from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.http import CONTROL
+from lazaretto.servicebus.signatures import Right, policy_of
 from lazaretto.serving.http import Receive, Scope, Send, seat_of
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _JSON: Final = b"application/json"
 _LONGEST: Final = 36_500 * 86_400.0
 
 
-class Advance(msgspec.Struct, forbid_unknown_fields=True):
+class ClockAdvance(msgspec.Struct, forbid_unknown_fields=True):
     """By how much the clock is moved."""
 
     seconds: float
@@ -45,7 +45,7 @@ class Clear(msgspec.Struct, forbid_unknown_fields=True):
     entity: str
 
 
-class Request(msgspec.Struct):
+class ControlRequest(msgspec.Struct):
     """A request. `rest`: what follows the name in its path."""
 
     name: str
@@ -60,7 +60,7 @@ class Control:
         self._emulator = emulator
         self._namespaces = emulator.namespaces
         self._consoles = consoles
-        self._verbs: Mapping[tuple[str, str], Callable[[Request], Awaitable[Any]]] = {
+        self._verbs: Mapping[tuple[str, str], Callable[[ControlRequest], Awaitable[Any]]] = {
             ("GET", "namespaces"): self._list,
             ("PUT", "namespaces"): self._make,
             ("DELETE", "namespaces"): self._throw_away,
@@ -115,32 +115,32 @@ class Control:
         if act is None:
             names = ", ".join(f"{method} {CONTROL}/{verb}" for method, verb in self._verbs)
             raise Refusal(404, f"expected one of {names}")
-        answer = await act(Request(name, unquote(rest), body))
+        answer = await act(ControlRequest(name, unquote(rest), body))
         return (204 if answer is None else 200), answer
 
-    async def _list(self, _: Request) -> list[dict[str, str]]:
+    async def _list(self, _: ControlRequest) -> list[dict[str, str]]:
         return [self._described(name) for name in (FIRST, *self._namespaces.names())]
 
-    async def _make(self, request: Request) -> dict[str, str]:
+    async def _make(self, request: ControlRequest) -> dict[str, str]:
         if not request.rest:
             raise Refusal(400, f"expected the name of a namespace, as in PUT {CONTROL}/namespaces/test-1")
         await self._namespaces.open(request.rest)
         return self._described(request.rest.lower())
 
-    async def _throw_away(self, request: Request) -> None:
+    async def _throw_away(self, request: ControlRequest) -> None:
         await self._namespaces.close(request.rest)
 
-    async def _reset(self, request: Request) -> None:
+    async def _reset(self, request: ControlRequest) -> None:
         await self._namespaces.reset(request.name)
 
-    async def _clear(self, request: Request) -> None:
+    async def _clear(self, request: ControlRequest) -> None:
         await self._namespaces.named(request.name).clear(_decode(request.body, Clear).entity)
 
-    async def _tell_time(self, request: Request) -> dict[str, str]:
+    async def _tell_time(self, request: ControlRequest) -> dict[str, str]:
         return {"now": iso(self._namespaces.named(request.name).door.now())}
 
-    async def _advance(self, request: Request) -> dict[str, str]:
-        seconds = _decode(request.body, Advance).seconds
+    async def _advance(self, request: ControlRequest) -> dict[str, str]:
+        seconds = _decode(request.body, ClockAdvance).seconds
         if not 0 <= seconds <= _LONGEST:
             raise Refusal(400, f"expected from 0 to {_LONGEST:.0f} seconds, got {seconds:g}")
         self._namespaces.named(request.name).clock.advance(seconds)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from lazaretto import aio
-from lazaretto.door.server import Door
-from lazaretto.door.signatures import ROOT_POLICY
 from lazaretto.emulator.template import Template
 from lazaretto.engine.entities.recreate import Recreate
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed, QuotaExceeded
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MovableClock
 from lazaretto.model.entities import EntityPath
+from lazaretto.servicebus.server import Door
+from lazaretto.servicebus.signatures import ROOT_POLICY
 
 #: The name of a namespace: a label of a host's name.
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.door.limits import DoorLimits
-from lazaretto.door.server import Door, check_address, listen
-from lazaretto.door.signatures import ROOT_POLICY, AccessPolicy, connection_string
 from lazaretto.emulator.namespaces import FIRST, EmulatedNamespaces
 from lazaretto.emulator.template import Template
 from lazaretto.model.clock import MovableClock
+from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.server import Door, check_address, listen
+from lazaretto.servicebus.signatures import ROOT_POLICY, AccessPolicy, connection_string
 from lazaretto.serving.guard import Guard
 
 if TYPE_CHECKING:

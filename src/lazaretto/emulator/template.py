@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from lazaretto.broker import Broker, connect
-from lazaretto.door.emulated import EmulatedNamespace, read_namespace
-from lazaretto.door.provision import provision
+from lazaretto.broker.broker import Broker, connect
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.messages import Message
-from lazaretto.records.messages import message_of
+from lazaretto.model.records.messages import message_of
+from lazaretto.servicebus.emulated import EmulatedNamespace, read_namespace
+from lazaretto.servicebus.provision import provision
 
 #: The template's file, and that of each namespace in a folder of its own.
 FILE: Final = "emulator.db"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from lazaretto.edits.edit import Edit
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
+from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction

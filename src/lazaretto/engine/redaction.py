@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 
-from lazaretto.edits.redact import Redaction
 from lazaretto.engine.command import Administering, Command, Detail, Touch
 from lazaretto.engine.log import audit
 from lazaretto.errors import NotAllowed
+from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.redaction import (
     MOST_RULES,

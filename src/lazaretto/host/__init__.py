@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lazaretto.handling.context import HandlerContext, LastError
+    from lazaretto.broker.handling.context import HandlerContext, LastError
     from lazaretto.host.handler_options import HandlerOptions, Isolation
     from lazaretto.host.handler_stats import HandlerReport, PoisonMessage
     from lazaretto.host.handlers import Handler, handler, load_function, load_handlers
@@ -28,11 +28,11 @@ __all__ = [
 
 _HOMES = {
     "Handler": "host.handlers",
-    "HandlerContext": "handling.context",
+    "HandlerContext": "broker.handling.context",
     "HandlerOptions": "host.handler_options",
     "HandlerReport": "host.handler_stats",
     "Isolation": "host.handler_options",
-    "LastError": "handling.context",
+    "LastError": "broker.handling.context",
     "PoisonMessage": "host.handler_stats",
     "ServiceHost": "host.host",
     "handler": "host.handlers",

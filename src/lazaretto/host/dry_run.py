@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from lazaretto.broker import Broker, store_of
-from lazaretto.editing import Editor, as_edit
-from lazaretto.edits.edit import Edit
+from lazaretto.broker.broker import Broker, store_of
+from lazaretto.broker.editing import Editor, as_edit
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
@@ -20,12 +19,13 @@ from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import Ended, ended_of
 from lazaretto.isolation import Sandbox, Verdict
 from lazaretto.model.checks import whole
+from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.policy import Outcome
+from lazaretto.model.triage.samples import hashed
 from lazaretto.store.records.messages import NewMessage
-from lazaretto.triage.samples import hashed
 
 #: Letters that are read at once with their messages.
 _CHUNK = 100

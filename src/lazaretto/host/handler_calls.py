@@ -14,18 +14,18 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.broker.handling.context import Effects, HandlerContext, encode_effects
+from lazaretto.broker.handling.functions import refuse_unrun
+from lazaretto.broker.handling.logs import is_shown, note, show_if_asked
 from lazaretto.errors import HandlerError, InvalidMessage
-from lazaretto.handling.context import Effects, HandlerContext, encode_effects
-from lazaretto.handling.functions import refuse_unrun
-from lazaretto.handling.logs import is_shown, note, show_if_asked
 from lazaretto.host.handlers import Handler
 from lazaretto.isolation import FailedResult
 from lazaretto.isolation.coroutines import DeadlineExceeded
 from lazaretto.isolation.pickling import pickle_value
 from lazaretto.model.failure import failure_of, forget_context
 from lazaretto.model.messages import Past, ReceivedMessage, StoredMessage
+from lazaretto.observe.traces import within
 from lazaretto.tools.schemas import compile_schema
-from lazaretto.traces import within
 
 _pack = msgspec.msgpack.Encoder().encode
 _unpack = msgspec.msgpack.Decoder().decode

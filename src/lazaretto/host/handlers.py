@@ -6,9 +6,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from lazaretto.broker.handling.functions import Bound, form_of, is_async, refuse_lazy, unbound
+from lazaretto.broker.handling.functions import HandlerFunction as HandlerFunction
 from lazaretto.errors import HandlerError, InvalidOption
-from lazaretto.handling.functions import Bound, form_of, is_async, refuse_lazy, unbound
-from lazaretto.handling.functions import HandlerFunction as HandlerFunction
 from lazaretto.host.handler_options import HandlerOptions
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue

@@ -12,8 +12,8 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from lazaretto.broker import Broker, store_of
-from lazaretto.editing import Editor
+from lazaretto.broker.broker import Broker, store_of
+from lazaretto.broker.editing import Editor
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.repairs.runner import Runner
 from lazaretto.engine.workers.leases import RenewLease
@@ -30,8 +30,8 @@ from lazaretto.host.slots import Slot
 from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.entities import QueueOptions, Subqueue
+from lazaretto.observe.traces.repairs import around_steps
 from lazaretto.tools.signals import Ending
-from lazaretto.traces.repairs import around_steps
 
 _log = logging.getLogger(__name__)
 

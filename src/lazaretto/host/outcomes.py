@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from lazaretto.broker.handling.context import Effects, decode_effects, settlement_of
 from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settlement
-from lazaretto.handling.context import Effects, decode_effects, settlement_of
 from lazaretto.isolation import Status, Verdict
 from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
 from lazaretto.model.fingerprint import outage_of

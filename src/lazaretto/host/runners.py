@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from lazaretto.broker.handling.context import Effects
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.engine.workers.leases import Handover
-from lazaretto.handling.context import Effects
 from lazaretto.host.handler_calls import Caller, SandboxSetup, pack
 from lazaretto.host.handler_options import Isolation
 from lazaretto.host.handlers import Handler
@@ -25,12 +25,12 @@ from lazaretto.isolation.sandbox import to_stderr
 from lazaretto.model.failure import HANDLER_TIMEOUT, Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Outcome
+from lazaretto.observe.traces import active
 from lazaretto.store.runtime.measures import active as measured
 from lazaretto.store.sql.store import Store
-from lazaretto.traces import active
 
 if TYPE_CHECKING:
-    from lazaretto.traces.spans import Processing
+    from lazaretto.observe.traces.spans import Processing
 
 #: How often the loss of handlers' output is logged, in seconds.
 _SAY_EVERY = 60.0

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from lazaretto.broker.handling.faults import store_fault
 from lazaretto.engine.messages.send import Send
 from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit, held_of
 from lazaretto.engine.outcome.breakers import GiveBack, NoteProbe, OpenBreaker
@@ -25,7 +26,6 @@ from lazaretto.errors import (
     StoreUnavailable,
     TransactionError,
 )
-from lazaretto.handling.faults import store_fault
 from lazaretto.host.batches import BatchSize
 from lazaretto.host.faults import may_pass
 from lazaretto.host.handler_stats import PoisonMessage, verdict_of
@@ -37,9 +37,9 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.policy import Final, Outcome, PoisonVerdict
+from lazaretto.observe.traces import active
 from lazaretto.store.runtime.measures import active as measured
 from lazaretto.store.sql.transaction import Transaction
-from lazaretto.traces import active
 
 _log = logging.getLogger(__name__)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+from lazaretto.broker.receiver import NEXT_SESSION, Receiver
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
 from lazaretto.host.batches import BatchSize
@@ -21,7 +22,6 @@ from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import Shared
 from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.model.messages import MOST_MESSAGES
-from lazaretto.receiver import NEXT_SESSION, Receiver
 from lazaretto.store.runtime.measures import active as measured
 
 _log = logging.getLogger(__name__)

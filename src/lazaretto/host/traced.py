@@ -12,13 +12,13 @@ from lazaretto.host.handlers import Handler
 from lazaretto.host.outcomes import RELEASED, Ended
 from lazaretto.isolation import Verdict
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.observe.traces import active
 from lazaretto.store.runtime.measures import Measures
 from lazaretto.store.runtime.measures import active as measured
 from lazaretto.store.sql.store import Store
-from lazaretto.traces import active
 
 if TYPE_CHECKING:
-    from lazaretto.traces.spans import Processing, Tracing
+    from lazaretto.observe.traces.spans import Processing, Tracing
 
 
 def begin(

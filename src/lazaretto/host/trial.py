@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.errors import MessageNotFound
 from lazaretto.host.handler_calls import SandboxSetup, pack
 from lazaretto.host.handlers import Handler

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame
 
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import InvalidMessage, InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import Failure, failure_of

@@ -7,18 +7,21 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.explain import LETTERS, Asked, Decode, Kind, Letters, keep
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.causes import Cause, place_at
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import InvalidOption
-from lazaretto.explain import LETTERS, Asked, Decode, Kind, Letters, keep
-from lazaretto.filters.view import MessageView
 from lazaretto.model.checks import function, shown, text
 from lazaretto.model.entities import EntityPath, dead_letter_path
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import DeadLetter, Message, StoredMessage
+from lazaretto.model.triage.answers import Explanation
+from lazaretto.model.triage.parts import Part, merge
+from lazaretto.model.triage.verify import Tally
 from lazaretto.spark.letters import (
     Causes,
     CheckLetters,
@@ -35,9 +38,6 @@ from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.triage_tables import write_tables
 from lazaretto.store.addresses import absolute
 from lazaretto.store.sql.store import Store
-from lazaretto.triage.answers import Explanation
-from lazaretto.triage.parts import Part, merge
-from lazaretto.triage.verify import Tally
 
 #: Tasks for each core, so that ranges with many letters even out.
 _TASKS = 4

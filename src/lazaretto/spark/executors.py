@@ -12,8 +12,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 import lazaretto
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import (
     EntityNotFound,
     ExecutorNotReady,

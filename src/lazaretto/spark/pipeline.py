@@ -15,13 +15,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import InvalidOption
 from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
+from lazaretto.observe.traces import is_traced
 from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, type_of
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
@@ -40,7 +41,6 @@ from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOp
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.store.addresses import is_served, without_password
-from lazaretto.traces import is_traced
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")

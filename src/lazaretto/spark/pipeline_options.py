@@ -10,8 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
+from lazaretto.broker.handling.functions import HandlerFunction, Returned
 from lazaretto.errors import InvalidOption
-from lazaretto.handling.functions import HandlerFunction, Returned
 from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown

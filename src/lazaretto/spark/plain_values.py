@@ -28,7 +28,7 @@ _LONGEST_FLOAT = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Misfit:
+class UnfitValue:
     """Stands for what a handler returned that is no plain value. `text`: why, with the path."""
 
     text: str
@@ -41,7 +41,7 @@ def plain(value: Any, path: str = "$") -> Any:
     zone times in UTC.
     """
     kind = type(value)
-    if kind in _PLAIN or kind is Misfit:
+    if kind in _PLAIN or kind is UnfitValue:
         return value
     if kind is _TIME:
         return _moment(value, path)

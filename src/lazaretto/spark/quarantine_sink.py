@@ -11,8 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, functions
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.outbox import ForgetStaged
 from lazaretto.engine.claims.settle_claims import SettleClaims
 from lazaretto.engine.claims.settle_rows import BeginRows, RowBatch, SettleRows

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from lazaretto.model.checks import suggestion
 from lazaretto.spark.bodies import is_beyond
-from lazaretto.spark.plain_values import Misfit, plain
+from lazaretto.spark.plain_values import UnfitValue, plain
 
 #: What Arrow raises for a value that does not fit a type.
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
@@ -36,7 +36,7 @@ def rows_of(rows: Sequence[Any], kind: pa.StructType) -> pa.StructArray:
     known = set(names)
     rows = [plain(row) for row in rows]
     for row in rows:
-        if type(row) is Misfit:
+        if type(row) is UnfitValue:
             raise ValueError(row.text)
         if type(row) is not dict:
             raise ValueError(f"expected a dict by the names of columns, got {_named(row)} - at `$`")

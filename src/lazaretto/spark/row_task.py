@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.claims.settle_claims import StagedRow
 from lazaretto.engine.claims.settle_rows import OtherRow, StageRows, waiting_sessions
 from lazaretto.model.entities import EntityPath
@@ -22,7 +22,7 @@ from lazaretto.model.policy import Outcome
 from lazaretto.spark.message_items import message_items
 from lazaretto.spark.new_letters import ORIGIN, ROW_ORIGIN
 from lazaretto.spark.outage import Outage
-from lazaretto.spark.plain_values import Misfit, plain
+from lazaretto.spark.plain_values import UnfitValue, plain
 from lazaretto.spark.results import Sink, refuses
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import RowOrigin, RowOrigins, origin_texts
@@ -120,7 +120,7 @@ class _TaskOfRows(ShardTask):
         try:
             fields = plain(result)
         except (TypeError, ValueError) as error:
-            return Misfit(str(error))
+            return UnfitValue(str(error))
         return {**fields, ROW_ORIGIN: self.places[key]} if isinstance(fields, dict) else fields
 
     def results_of(self, keys: Sequence[int], results: pa.RecordBatch) -> pa.RecordBatch:

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.outage import Outage
 from lazaretto.spark.shard_task import TOLD, ShardTask

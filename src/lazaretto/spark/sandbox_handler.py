@@ -8,14 +8,14 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lazaretto.broker.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.errors import InvalidMessage, TransactionError
-from lazaretto.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.host.handler_calls import SandboxSetup
 from lazaretto.isolation import FailedResult
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
-from lazaretto.spark.plain_values import Misfit, plain
-from lazaretto.traces import within
+from lazaretto.observe.traces import within
+from lazaretto.spark.plain_values import UnfitValue, plain
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.
 MOST_HELD = 16 * 1024 * 1024
@@ -116,7 +116,7 @@ def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
     told, result, problem, times = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
     for name, has_zone in times.items():
         result[name] = moment_of(result[name], _UTC if has_zone else None)
-    return None if told is None else decode_effects(told), result if problem is None else Misfit(problem)
+    return None if told is None else decode_effects(told), result if problem is None else UnfitValue(problem)
 
 
 _TIME, _UTC = datetime.datetime, datetime.UTC

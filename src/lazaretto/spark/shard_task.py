@@ -21,6 +21,8 @@ from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import LAST_SEQUENCE
 from lazaretto.model.policy import Outcome
+from lazaretto.observe.traces import MOST_LINKS
+from lazaretto.observe.traces.context import TRACEPARENT, context_of, properties_of
 from lazaretto.spark.bodies import PROBLEM, bounded
 from lazaretto.spark.columns import CLAIM
 from lazaretto.spark.message_items import message_items
@@ -40,8 +42,6 @@ from lazaretto.spark.task_ends import has_failed, size_of_result, staged_row, un
 from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.store.records.claims import MOST_SHARDS
-from lazaretto.traces import MOST_LINKS
-from lazaretto.traces.context import TRACEPARENT, context_of, properties_of
 
 _COMPLETED = Outcome.COMPLETED.value
 #: How nearly every message ends: completed, with nothing else to do. Looked for by identity, which is fast.

@@ -13,14 +13,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 
-from lazaretto.broker import store_of
-from lazaretto.claims import ClaimConsumer
+from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.settle_claims import StagedRow
 from lazaretto.errors import LazarettoError, NotAllowed, SystemicFailure
 from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.keys import sequence_of
+from lazaretto.observe.traces import active
+from lazaretto.observe.traces.context import parse
 from lazaretto.spark.outage import OUTAGE, Outage, writing
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
@@ -28,12 +30,10 @@ from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_errors import TaskError, task_error
 from lazaretto.store.records.claims import OPEN, REVOKED, SETTLED
 from lazaretto.store.runtime.forks import at_work
-from lazaretto.traces import active
-from lazaretto.traces.context import parse
 
 if TYPE_CHECKING:
     from lazaretto.model.entities import EntityPath
-    from lazaretto.traces.spans import Tracing
+    from lazaretto.observe.traces.spans import Tracing
 
 _log = logging.getLogger(__name__)
 _INTERRUPTED = "java.lang.InterruptedException"

@@ -25,7 +25,7 @@ from lazaretto.store.records.claims import OPEN, ShardRecord
 
 if TYPE_CHECKING:
     from lazaretto import Broker
-    from lazaretto.claims import ClaimConsumer
+    from lazaretto.broker.claims import ClaimConsumer
     from lazaretto.spark.bodies import Extras
 
 _log = logging.getLogger(__name__)
@@ -264,8 +264,8 @@ class UnlimitedClaimStreamReader(ClaimStreamReader):
 
 def _consumer(broker: Broker, options: SparkOptions, **more: Any) -> ClaimConsumer:
     # Imported where it is used: the process that plans a read does not.
-    from lazaretto.broker import store_of
-    from lazaretto.claims import ClaimConsumer
+    from lazaretto.broker.broker import store_of
+    from lazaretto.broker.claims import ClaimConsumer
 
     return ClaimConsumer(store_of(broker), options.queue, options.consumer, **more)
 

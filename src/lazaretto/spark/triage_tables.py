@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.installing import install
+from lazaretto.model.triage.answers import Explanation
+from lazaretto.model.triage.parts import HOUR, Part, merge
 from lazaretto.spark.columns import LONG, TEXT, TIME
-from lazaretto.triage.answers import Explanation
-from lazaretto.triage.parts import HOUR, Part, merge
 
 _TABLES = {
     "causes": pa.schema([

@@ -8,12 +8,12 @@ import pickle
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from lazaretto.broker import Broker
-from lazaretto.edits.edit import Edit
+from lazaretto.broker.broker import Broker
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.host import dry_run as here
 from lazaretto.host.dry_run import DryRun, Tried, try_letters
 from lazaretto.host.handlers import Handler
+from lazaretto.model.edits.edit import Edit
 from lazaretto.spark.letters import run_on
 from lazaretto.spark.pipeline import refuse_remote
 from lazaretto.spark.session import refuse_connect

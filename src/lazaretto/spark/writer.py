@@ -13,7 +13,7 @@ from pyspark import TaskContext
 from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageLetters, StageMessages
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.new_letters import NewLetter

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import shown_reason
 from lazaretto.model.messages import DeadLetter

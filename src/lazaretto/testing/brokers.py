@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from lazaretto.broker import Broker, connect
+from lazaretto.broker.broker import Broker, connect
 from lazaretto.model.clock import Clock
 
 #: A file system in memory, where there is one: a commit waits for no disk there.

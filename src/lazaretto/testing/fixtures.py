@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lazaretto.broker import Broker
+from lazaretto.broker.broker import Broker
 from lazaretto.model.clock import ManualClock
 from lazaretto.testing.brokers import temporary_broker
 from lazaretto.testing.service_bus import LocalEmulator, ServiceBus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from lazaretto.broker import store_of
+from lazaretto.broker.broker import store_of
 from lazaretto.errors import LazarettoError
 from lazaretto.host.handler_stats import HandlerReport
 from lazaretto.host.host import ServiceHost

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lazaretto.commands import Command, PlanRepair
-from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.errors import InvalidOption
+from lazaretto.model.edits.edit import Edit, EditKind
 from lazaretto.model.permissions import Permission
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.records.plain import plain
+from lazaretto.model.records.plain import plain
 
 _encode = msgspec.json.Encoder().encode
 #: What JSON spells as the broker's values mean it, so that nothing has to be made of it first.

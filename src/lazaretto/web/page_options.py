@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion
-from lazaretto.traces.context import context_of
+from lazaretto.observe.traces.context import context_of
 
 #: Each has its own class in the style sheet, with a contrast for light and dark.
 COLOURS: Final = ("blue", "green", "grey", "orange", "purple", "red")

@@ -15,7 +15,7 @@ from lazaretto.errors import (
     PoisonMessageError,
     SessionHeld,
 )
-from lazaretto.records.plain import plain
+from lazaretto.model.records.plain import plain
 from lazaretto.web.json import json_of
 from lazaretto.web.refusals import told_code
 

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from lazaretto.aio.readings import LettersPart, Readings
-from lazaretto.edits.redact import Redaction
 from lazaretto.engine.messages.parts import TooLittleRoom
 from lazaretto.engine.messages.peek import PeekedPart
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
+from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityPath
 from lazaretto.web.searched import meant, without_search
 from lazaretto.web.view_rules import ViewRules

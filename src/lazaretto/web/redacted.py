@@ -9,9 +9,6 @@ from typing import Any, Final
 import msgspec
 
 from lazaretto.dialogs.description import ConversationDescription
-from lazaretto.edits.edit import EditKind
-from lazaretto.edits.named_fields import edit_names, filter_names
-from lazaretto.edits.redact import MASK, Found, Redaction
 from lazaretto.engine.entities.overview import QueueGlance, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription
 from lazaretto.engine.log import AuditEntry, Event
@@ -24,6 +21,9 @@ from lazaretto.model.descriptions import (
     QueueDescription,
     SessionDescription,
 )
+from lazaretto.model.edits.edit import EditKind
+from lazaretto.model.edits.named_fields import edit_names, filter_names
+from lazaretto.model.edits.redact import MASK, Found, Redaction
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.repairs import RepairStatus

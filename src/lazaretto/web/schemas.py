@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from lazaretto.model.messages import PeekedMessage, ReceivedMessage
-from lazaretto.records.plain import MESSAGE_FIELDS
+from lazaretto.model.records.plain import MESSAGE_FIELDS
 
 Schema = dict[str, Any]
 

@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Edit
-from lazaretto.edits.named_fields import edit_names, filter_names
-from lazaretto.edits.redact import Redaction
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, meets
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPreview
-from lazaretto.filters.rules import sql
+from lazaretto.model.edits.difference import differences
+from lazaretto.model.edits.edit import Changed, Edit
+from lazaretto.model.edits.named_fields import edit_names, filter_names
+from lazaretto.model.edits.redact import Redaction
+from lazaretto.model.filters.rules import sql
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.redaction import OWN_REASONS
 from lazaretto.web.redacted import matches_text, shown_cause, shown_letter, shown_preview

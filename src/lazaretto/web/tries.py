@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
-from lazaretto.edits.edit import Edit
+from lazaretto.model.edits.edit import Edit
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

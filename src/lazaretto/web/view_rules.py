@@ -8,7 +8,7 @@ from typing import Final
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.visits import Visits
 from lazaretto.aio.witness import Witness
-from lazaretto.edits.redact import Redaction
+from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.permissions import Permission
 from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.web.access import Identity

@@ -21,15 +21,15 @@ from lazaretto.commands import (
     PlanRepair,
     ResumeRepair,
 )
-from lazaretto.edits.edit import Edit, EditKind
-from lazaretto.edits.named_fields import edit_names, filter_names
-from lazaretto.edits.redact import MASK, Redaction
 from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
 from lazaretto.errors import LazarettoError
-from lazaretto.filters.rules import sql
+from lazaretto.model.edits.edit import Edit, EditKind
+from lazaretto.model.edits.named_fields import edit_names, filter_names
+from lazaretto.model.edits.redact import MASK, Redaction
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.filters.rules import sql
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.permissions import Permission

@@ -44,7 +44,7 @@ def _executor() -> int:
 
 
 def _install() -> None:
-    from lazaretto.claims import ClaimConsumer
+    from lazaretto.broker.claims import ClaimConsumer
     from lazaretto.engine.claims import end_claims, settle_claims
     from lazaretto.engine.claims.end_claims import RemoveCompleted
     from lazaretto.engine.claims.settle_claims import SettleClaims, Stage

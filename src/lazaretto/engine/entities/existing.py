@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.errors import EntityExists
-from lazaretto.filters.rules import Rule
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityKind
+from lazaretto.model.filters.rules import Rule
 from lazaretto.store.records.messages import QueueRecord
 
 

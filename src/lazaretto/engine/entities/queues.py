@@ -40,7 +40,7 @@ from lazaretto.model.entities import (
 from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.permissions import Permission
-from lazaretto.records.options import options_from
+from lazaretto.model.records.options import options_from
 from lazaretto.store.records.messages import (
     DEFERRED,
     DELAYED,

@@ -26,9 +26,6 @@ from lazaretto.engine.entities.queues import (
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
 from lazaretto.errors import EntityNotFound, InvalidOption
-from lazaretto.filters.records import rule_from, rule_record
-from lazaretto.filters.rules import LONGEST_NAME, Rule
-from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.checks import flag, refuse_unknown, shown, suggestion, text
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import QueueDescription
@@ -44,8 +41,11 @@ from lazaretto.model.entities import (
     subscription_path,
 )
 from lazaretto.model.entity_changes import parts_of
+from lazaretto.model.filters.records import rule_from, rule_record
+from lazaretto.model.filters.rules import LONGEST_NAME, Rule
+from lazaretto.model.filters.stored import decode_rules, encode_rules
+from lazaretto.model.records.options import options_from
 from lazaretto.model.versions import version_of
-from lazaretto.records.options import options_from
 from lazaretto.store.records.messages import DEFERRED, LOCKED, SCHEDULED, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 

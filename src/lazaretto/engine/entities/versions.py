@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.errors import ChangedMeanwhile
-from lazaretto.filters.stored import decode_rules, encode_rules
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityKind, EntityPath
+from lazaretto.model.filters.stored import decode_rules, encode_rules
 from lazaretto.model.versions import version_of
 from lazaretto.store.records.messages import Again
 from lazaretto.store.sql.operation import Operation

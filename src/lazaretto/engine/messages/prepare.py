@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.filters.view import MessageView
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.entities import LONGEST_PATH, SYSTEM_DEAD_LETTER_QUEUE
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import (
     LONGEST_ID,
     MAX_HEADERS_SIZE,

@@ -10,8 +10,6 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from lazaretto.edits.named_fields import filter_names
-from lazaretto.edits.redact import Redaction
 from lazaretto.engine.command import Command, Detail, OfPath, Touch
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
@@ -19,6 +17,8 @@ from lazaretto.engine.redaction import redaction_of
 from lazaretto.model.causes import DAYS, HOURS, LAST_CAUSE, CauseDifference, CauseState, state_of
 from lazaretto.model.checks import moment, text, whole
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.edits.named_fields import filter_names
+from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_fingerprint

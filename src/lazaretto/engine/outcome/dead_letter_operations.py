@@ -15,14 +15,14 @@ from lazaretto.engine.command import check_numbers
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
 from lazaretto.engine.messages.parts import in_parts
 from lazaretto.errors import FilterError, InvalidOption, MessageNotFound
-from lazaretto.filters.rules import sql
-from lazaretto.filters.view import MessageView
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.clock import to_datetime, to_micros
 from lazaretto.model.deadline import check
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure
+from lazaretto.model.filters.rules import sql
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.keys import (
     SEQUENCE_BITS,

@@ -7,7 +7,6 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
-from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.engine.repairs.advance import divides_units
 from lazaretto.engine.repairs.course import Course, plan_of
 from lazaretto.engine.repairs.editing import (
@@ -18,6 +17,7 @@ from lazaretto.engine.repairs.editing import (
     letters_at,
 )
 from lazaretto.engine.repairs.letters import Edited
+from lazaretto.model.edits.edit import Edit, EditKind
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.repair_phases import Phase
 from lazaretto.store.records.messages import NewMessage, QueueRecord

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from lazaretto.edits.edit import Edit, EditKind
 from lazaretto.engine.messages.parts import in_parts
 from lazaretto.engine.messages.prepare import check_size
 from lazaretto.engine.outcome.dead_letter_operations import letter_of, messages_of
@@ -13,6 +12,7 @@ from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import Edited
 from lazaretto.errors import LazarettoError
 from lazaretto.model.deadline import check
+from lazaretto.model.edits.edit import Edit, EditKind
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import dead_key, main_key, subqueue_at
 from lazaretto.model.messages import DeadLetter

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from lazaretto.edits.difference import differences
 from lazaretto.engine.messages.prepare import message_of
 from lazaretto.engine.outcome.dead_letter_operations import find_obstacle
 from lazaretto.engine.outcome.rerouting import check_target
@@ -20,6 +19,7 @@ from lazaretto.engine.repairs.letters import Edited
 from lazaretto.engine.routing.deliver import revived
 from lazaretto.engine.routing.router import Router
 from lazaretto.errors import LazarettoError
+from lazaretto.model.edits.difference import differences
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, main_key, subqueue_at

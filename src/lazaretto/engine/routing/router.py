@@ -23,10 +23,10 @@ from lazaretto.engine.routing.undeliverable import (
     not_taken,
 )
 from lazaretto.errors import FilterError
-from lazaretto.filters.rules import Copy
-from lazaretto.filters.view import MessageView
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.failure import failure_of
+from lazaretto.model.filters.rules import Copy
+from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
 from lazaretto.model.keys import sequence_of
 from lazaretto.model.partitions import detection_key

@@ -6,9 +6,9 @@ import collections
 import operator
 from collections.abc import Sequence
 
-from lazaretto.filters.rules import CompiledRules
-from lazaretto.filters.stored import compiled
-from lazaretto.filters.view import MessageView
+from lazaretto.model.filters.rules import CompiledRules
+from lazaretto.model.filters.stored import compiled
+from lazaretto.model.filters.view import MessageView
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 

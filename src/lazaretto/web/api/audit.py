@@ -17,8 +17,8 @@ from lazaretto.commands.opposites import entry_records
 from lazaretto.engine.log import AuditEntry
 from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
-from lazaretto.records.letters import csv_cell
-from lazaretto.records.plain import plain
+from lazaretto.model.records.letters import csv_cell
+from lazaretto.model.records.plain import plain
 from lazaretto.web.json import json_of
 from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.later import later_than

@@ -18,7 +18,7 @@ from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
-from lazaretto.records.letters import LETTER_COLUMNS, letter_cells
+from lazaretto.model.records.letters import LETTER_COLUMNS, letter_cells
 from lazaretto.web.bounded import lettered
 from lazaretto.web.json import json_of
 from lazaretto.web.lasting import LastingResponse

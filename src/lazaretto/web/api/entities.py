@@ -15,12 +15,12 @@ from lazaretto import commands
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
 from lazaretto.engine.messages.prepare import view_of
 from lazaretto.errors import EntityExists, InvalidMessage
-from lazaretto.filters.judge import judge_of
-from lazaretto.filters.rules import Rule, SqlFilter
 from lazaretto.model.descriptions import QueueDescription
+from lazaretto.model.filters.judge import judge_of
+from lazaretto.model.filters.rules import Rule, SqlFilter
 from lazaretto.model.messages import Message
 from lazaretto.model.permissions import Permission
-from lazaretto.records.messages import message_of
+from lazaretto.model.records.messages import message_of
 from lazaretto.web.json import json_of
 from lazaretto.web.routes import Call, Query, route
 

@@ -11,17 +11,17 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from lazaretto.broker.receiver import Mode
 from lazaretto.engine.messages.parts import ROOM
 from lazaretto.errors import InvalidMessage, MessageTooLarge
-from lazaretto.filters.records import property_value
 from lazaretto.model.clock import iso
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.filters.records import property_value
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
-from lazaretto.receiver import Mode
-from lazaretto.records.messages import message_of, refuse_many, usual_messages
-from lazaretto.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
+from lazaretto.model.records.messages import message_of, refuse_many, usual_messages
+from lazaretto.observe.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.bounded import COST, array_of, peeked
 from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.refusals import HttpError

@@ -9,8 +9,8 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED
-from lazaretto.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition, process_exposition
 from lazaretto.model.permissions import Permission
+from lazaretto.observe.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition, process_exposition
 from lazaretto.serving.http import seat_of
 from lazaretto.web.routes import Call, Query, route
 

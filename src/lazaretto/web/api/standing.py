@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from lazaretto.claims import Claim
+from lazaretto.broker.claims import Claim
 from lazaretto.engine.entities.overview import Status
 from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription

@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from lazaretto.edits.json_text import Misfit, read_json
 from lazaretto.errors import InvalidOption
+from lazaretto.model.edits.json_text import Misfit, read_json
 from lazaretto.model.shown_text import safe_lines
 
 #: Bytes of a body that a page shows.

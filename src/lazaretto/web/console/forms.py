@@ -23,8 +23,8 @@ from lazaretto.model.entities import (
     subscription_path,
 )
 from lazaretto.model.permissions import Permission
-from lazaretto.records.options import changes_from
-from lazaretto.records.plain import plain
+from lazaretto.model.records.options import changes_from
+from lazaretto.model.records.plain import plain
 from lazaretto.web.console.queues import attempts_of
 from lazaretto.web.console.render import address
 from lazaretto.web.console.settings import OptionChange, changes_of, settings_of

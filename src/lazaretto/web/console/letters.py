@@ -7,12 +7,12 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from lazaretto.edits.difference import differences
-from lazaretto.edits.edit import Changed, Refused, whole_body
-from lazaretto.edits.redact import MASK
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.model.edits.difference import differences
+from lazaretto.model.edits.edit import Changed, Refused, whole_body
+from lazaretto.model.edits.redact import MASK
 from lazaretto.model.message_history import MessageHistory, Moment
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission

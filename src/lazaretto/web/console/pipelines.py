@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from lazaretto.claims import Claim
+from lazaretto.broker.claims import Claim
 from lazaretto.errors import MessageNotFound
 from lazaretto.model.permissions import Permission
 from lazaretto.web.console.visit import Page, Visit

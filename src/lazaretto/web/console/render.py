@@ -14,10 +14,10 @@ import jinja2
 from markupsafe import Markup, escape
 from starlette.requests import Request
 
-from lazaretto.filters.rules import describe_filter
 from lazaretto.model.clock import iso
+from lazaretto.model.filters.rules import describe_filter
+from lazaretto.model.records.sentences import told_detail
 from lazaretto.model.shown_text import safe, safe_lines
-from lazaretto.records.sentences import told_detail
 from lazaretto.web.console.charts import bars_chart
 
 _HERE: Final = Path(__file__).parent

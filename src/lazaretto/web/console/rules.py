@@ -15,12 +15,12 @@ from lazaretto.errors import (
     InvalidOption,
     LazarettoError,
 )
-from lazaretto.filters.judge import Judgement, judge_of
-from lazaretto.filters.rules import Rule, SqlFilter
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.filters.judge import Judgement, judge_of
+from lazaretto.model.filters.rules import Rule, SqlFilter
 from lazaretto.model.messages import Message, StoredMessage
 from lazaretto.model.permissions import Permission
-from lazaretto.records.messages import values_of
+from lazaretto.model.records.messages import values_of
 from lazaretto.web.bounded import in_room
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.refusals import NotPermitted

@@ -10,7 +10,7 @@ from typing import Any, Final
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion
-from lazaretto.records.times import seconds_of
+from lazaretto.model.records.times import seconds_of
 
 #: Conditions by their names, with what they are for.
 CONDITIONS: Final = {

@@ -1,0 +1,1 @@
+"""Brokers: all that users hold to send, receive, settle and administer."""

@@ -1,0 +1,309 @@
+"""Administers a broker's queues, topics, subscriptions and rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar, Unpack
+
+from lazaretto.engine.command import Act
+from lazaretto.engine.entities.queues import (
+    DeleteQueue,
+    create_queues,
+    describe,
+    describe_all,
+    refuse_topic,
+    require_queue,
+    update_queue,
+)
+from lazaretto.engine.entities.status import ResumeQueue, SetStatus
+from lazaretto.engine.entities.topics import (
+    DeleteSubscription,
+    DeleteTopic,
+    RemoveRule,
+    SubscriptionDescription,
+    TopicDescription,
+    change_rules,
+    create_subscription,
+    create_topic,
+    describe_subscription,
+    describe_subscriptions,
+    describe_topic,
+    describe_topics,
+    require_subscription,
+    require_topic,
+    update_topic,
+)
+from lazaretto.engine.log import acting
+from lazaretto.engine.maintenance import look
+from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import member, shown, text, whole
+from lazaretto.model.descriptions import BreakerDescription, QueueDescription
+from lazaretto.model.entities import (
+    LONGEST_PATH,
+    STATUSES,
+    EntityKind,
+    EntityPath,
+    QueueOptions,
+    QueueStatus,
+    TopicOptions,
+    subscription_path,
+)
+from lazaretto.model.entity_changes import QueueChanges, TopicChanges
+from lazaretto.model.filters.rules import Rule
+from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class Administration:
+    """Creates, describes, changes, enables, disables and deletes entities.
+
+    A message sent to a topic reaches every subscription whose rules match, in one commit. A subscription
+    is a queue with a path such as `events/subscriptions/audit`: receive from it, peek at it and settle its
+    messages as usual. It has the same subqueues.
+    """
+
+    _store: Store
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def create_queue(
+        self,
+        path: str,
+        options: QueueOptions | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
+    ) -> QueueDescription:
+        """Create a queue. Raises EntityExists, InvalidPath.
+
+        `exist_ok`: return one that exists with the same options. One with others is left as it is, and
+        EntityExists names the differences.
+        """
+        return self.create_queues([path], options, exist_ok=exist_ok, actor=actor)[0]
+
+    def create_queues(
+        self,
+        paths: Iterable[str],
+        options: QueueOptions | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
+    ) -> list[QueueDescription]:
+        """Create queues with the same options in one commit: all of them, or none.
+
+        `exist_ok`: as in `create_queue`. Raises EntityExists, InvalidPath.
+        """
+        if isinstance(paths, str) or not isinstance(paths, Iterable):
+            raise InvalidOption(f"expected paths to be several paths, got {shown(paths)}")
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
+        parsed = [EntityPath.parse(path) for path in paths]
+        who, chosen = acting(actor), options or QueueOptions()
+        return self._run(lambda tx: create_queues(tx, parsed, chosen, who, exist_ok=exist_ok))
+
+    def _run(self, act: Callable[[Transaction], T]) -> T:
+        """Run a function of a transaction as one commit."""
+        return self._store.run(Act(act))
+
+    def queue(self, path: str) -> QueueDescription:
+        """Return a queue: options, status and exact counts. Raises EntityNotFound."""
+        parsed = EntityPath.parse(path)
+
+        def find(tx: Transaction) -> QueueDescription:
+            record = require_queue(tx, parsed)
+            refuse_topic(record, "broker.topic(…) describes it")
+            return describe(tx, record)
+
+        return look(self._store, find)
+
+    def queues(
+        self,
+        *,
+        limit: int | None = None,
+        after: str | None = None,
+        name_contains: str | None = None,
+        skip: int = 0,
+    ) -> list[QueueDescription]:
+        """Return queues by path, including the system's dead-letter queue.
+
+        `limit`: at most so many, the only ones that are counted; `after`: those whose path comes after this
+        one, such as the last of the page before; `name_contains`: those with this text in their path, without
+        case; `skip`: without so many of the first ones. Default: all.
+        """
+        most, passed = _part(limit, skip)
+        behind = "" if after is None else EntityPath.parse(after).key
+        part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
+        return look(self._store, lambda tx: describe_all(tx, tx.queues.page(behind, part, most, passed)))
+
+    def update_queue(
+        self, path: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
+    ) -> QueueDescription:
+        """Change some of a queue's options, named as in QueueOptions."""
+        parsed, who = EntityPath.parse(path), acting(actor)
+        return self._run(lambda tx: update_queue(tx, parsed, changes, who))
+
+    def delete_queue(self, path: str, *, actor: str | None = None) -> None:
+        """Delete a queue with all its messages and dead letters. Raises EntityNotFound."""
+        self._store.run(DeleteQueue(path=path).by(acting(actor)))
+
+    def resume_queue(
+        self, path: str, verdict: str | None = None, *, actor: str | None = None
+    ) -> QueueDescription:
+        """Resume a halted or disabled queue.
+
+        A halted queue needs a `verdict` on the message that halted it: "retry" (with new attempts),
+        "move", "drop" or "reject".
+        """
+        return self._store.run(ResumeQueue(path=path, verdict=verdict).by(acting(actor)))
+
+    def set_status(self, path: str, status: QueueStatus | str, *, actor: str | None = None) -> QueueStatus:
+        """Enable or disable a queue, topic or subscription; return its new status.
+
+        "active", "disabled" (no sending, no receiving), "send_disabled" or "receive_disabled". A queue
+        that forwards keeps its messages while receiving is disabled.
+        """
+        wanted = member("status", status, STATUSES).value
+        return self._store.run(SetStatus(path=path, status=wanted).by(acting(actor)))
+
+    def breaker(self, path: str) -> BreakerDescription:
+        """Return the state of the queue's breaker, which pauses delivery to service hosts in an outage."""
+        parsed = EntityPath.parse(path)
+        return look(self._store, lambda tx: describe_breaker(require_queue(tx, parsed)))
+
+    def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
+        """Keep a breaker "open" (hosts get nothing) or "close"d (every failure counts).
+
+        "auto" closes it and lets it decide by itself again.
+        """
+        return self._store.run(SetBreaker(path=path, verb=verb).by(acting(actor)))
+
+    # -- topics ---------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        path: str,
+        options: TopicOptions | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
+    ) -> TopicDescription:
+        """Create a topic. `exist_ok`: as in `create_queue`. Raises EntityExists, InvalidPath."""
+        if options is not None and not isinstance(options, TopicOptions):
+            raise InvalidOption(f"expected options to be TopicOptions, got {shown(options)}")
+        parsed, who, chosen = EntityPath.parse(path), acting(actor), options or TopicOptions()
+        return self._run(lambda tx: create_topic(tx, parsed, chosen, who, exist_ok=exist_ok))
+
+    def topic(self, path: str) -> TopicDescription:
+        """Return a topic: options and counts. Raises EntityNotFound."""
+        parsed = EntityPath.parse(path)
+        return look(self._store, lambda tx: describe_topic(tx, require_topic(tx, parsed)))
+
+    def topics(self, *, limit: int | None = None, skip: int = 0) -> list[TopicDescription]:
+        """Return topics by path. `limit`: at most so many; `skip`: without so many of the first ones."""
+        most, passed = _part(limit, skip)
+        return look(
+            self._store,
+            lambda tx: describe_topics(tx, tx.queues.page("", "", most, passed, EntityKind.TOPIC)),
+        )
+
+    def update_topic(
+        self, path: str, *, actor: str | None = None, **changes: Unpack[TopicChanges]
+    ) -> TopicDescription:
+        """Change some of a topic's options, named as in TopicOptions."""
+        parsed, who = EntityPath.parse(path), acting(actor)
+        return self._run(lambda tx: update_topic(tx, parsed, changes, who))
+
+    def delete_topic(self, path: str, *, actor: str | None = None) -> None:
+        """Delete a topic with its subscriptions and all their messages. Raises EntityNotFound."""
+        self._store.run(DeleteTopic(path=path).by(acting(actor)))
+
+    def create_subscription(
+        self,
+        topic: str,
+        name: str,
+        options: QueueOptions | None = None,
+        rules: Sequence[Rule] | None = None,
+        *,
+        exist_ok: bool = False,
+        actor: str | None = None,
+    ) -> SubscriptionDescription:
+        """Create a subscription of a topic. `rules` select its messages; by default it gets all.
+
+        `exist_ok`: as in `create_queue`; the rules must be the same, too, if any are given. Raises
+        EntityExists, EntityNotFound, InvalidPath.
+        """
+        if options is not None and not isinstance(options, QueueOptions):
+            raise InvalidOption(f"expected options to be QueueOptions, got {shown(options)}")
+        if rules is not None and (isinstance(rules, str | bytes) or not isinstance(rules, Sequence)):
+            raise InvalidOption(f"expected rules to be a list of Rule objects, got {shown(rules)}")
+        parsed, who, chosen = EntityPath.parse(topic), acting(actor), options or QueueOptions()
+        return self._run(
+            lambda tx: create_subscription(tx, parsed, name, chosen, rules, who, exist_ok=exist_ok)
+        )
+
+    def subscription(self, topic: str, name: str) -> SubscriptionDescription:
+        """Return a subscription: options, status, exact counts and rules. Raises EntityNotFound."""
+        parsed = EntityPath.parse(topic)
+        return look(self._store, lambda tx: describe_subscription(tx, require_subscription(tx, parsed, name)))
+
+    def subscriptions(
+        self, topic: str, *, limit: int | None = None, skip: int = 0
+    ) -> list[SubscriptionDescription]:
+        """Return a topic's subscriptions by name. Raises EntityNotFound.
+
+        `limit`: at most so many; `skip`: without so many of the first ones.
+        """
+        parsed = EntityPath.parse(topic)
+        most, passed = _part(limit, skip)
+        return look(
+            self._store,
+            lambda tx: describe_subscriptions(
+                tx, tx.topics.subscriptions(require_topic(tx, parsed).queue_id)[passed : passed + most]
+            ),
+        )
+
+    def update_subscription(
+        self, topic: str, name: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
+    ) -> SubscriptionDescription:
+        """Change some of a subscription's options, named as in QueueOptions."""
+        parsed, who = subscription_path(topic, name), acting(actor)
+        self._run(lambda tx: update_queue(tx, parsed, changes, who))
+        return self.subscription(topic, name)
+
+    def delete_subscription(self, topic: str, name: str, *, actor: str | None = None) -> None:
+        """Delete a subscription with all its messages. Raises EntityNotFound."""
+        self._store.run(DeleteSubscription(topic=topic, subscription=name).by(acting(actor)))
+
+    def add_rule(
+        self, topic: str, name: str, rule: Rule, *, exist_ok: bool = False, actor: str | None = None
+    ) -> SubscriptionDescription:
+        """Add a rule to a subscription; it applies to later messages. Raises EntityExists.
+
+        `exist_ok`: as in `create_queue`, for a rule of the same name.
+        """
+        parsed, who = EntityPath.parse(topic), acting(actor)
+        return self._run(lambda tx: change_rules(tx, parsed, name, who, added=rule, exist_ok=exist_ok))
+
+    def update_rule(
+        self, topic: str, name: str, rule: Rule, *, actor: str | None = None
+    ) -> SubscriptionDescription:
+        """Replace the rule of the same name, in one commit. Raises EntityNotFound."""
+        parsed, who = EntityPath.parse(topic), acting(actor)
+        if not isinstance(rule, Rule):
+            raise InvalidOption(f"expected rule to be a Rule, got {shown(rule)}")
+        return self._run(lambda tx: change_rules(tx, parsed, name, who, added=rule, removed=rule.name))
+
+    def remove_rule(
+        self, topic: str, name: str, rule: str, *, actor: str | None = None
+    ) -> SubscriptionDescription:
+        """Remove a rule from a subscription. Without rules it gets no messages. Raises EntityNotFound."""
+        command = RemoveRule(topic=topic, subscription=name, rule=rule)
+        return self._store.run(command.by(acting(actor)))
+
+
+def _part(limit: int | None, skip: int) -> tuple[int, int]:
+    """Return how many of a list are wanted at most, and how many before them are not."""
+    return 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30), whole("skip", skip, 0, 1 << 30)

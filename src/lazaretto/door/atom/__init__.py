@@ -1,7 +1,0 @@
-"""Administration of entities as Service Bus has it: ATOM entries over HTTP."""
-
-from __future__ import annotations
-
-from lazaretto.door.atom.application import Administration
-
-__all__ = ["Administration"]

@@ -1,0 +1,302 @@
+"""Rules of a subscription: which messages it gets, and how they are changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
+from lazaretto.model.checks import shown, text
+from lazaretto.model.filters.values import KINDS, Value
+from lazaretto.model.filters.view import Action, MessageView
+from lazaretto.model.headers import LONGEST_ID, MAX_PROPERTY_SIZE, SHORTEST_IDS, Headers, check_properties
+from lazaretto.model.options import option_set
+
+#: The rule of a subscription that was given none, and what a copy is told of the rule it was made by.
+DEFAULT_RULE = "$Default"
+RULE_NAME = "RuleName"
+LONGEST_NAME = 50
+
+
+def sql() -> Any:
+    """Return the module that compiles SQL."""
+    # Only who has such a filter pays for the parser.
+    return importlib.import_module("lazaretto.model.filters.sql")
+
+
+def checked_values(what: str, given: object) -> dict[str, Value]:
+    """Return values by name that messages could have as properties. Raises InvalidOption."""
+    try:
+        return check_properties(given)
+    except InvalidMessage as error:
+        raise InvalidOption(f"{what} of a rule: {error}") from None
+
+
+def _checked_forms(written: object) -> dict[str, str]:
+    """Return how values were written, by name. Raises InvalidOption."""
+    forms = checked_values("written", written)
+    if not all(isinstance(form, str) for form in forms.values()):
+        raise InvalidOption(f"written of a rule: expected a mapping of names to texts, got {shown(written)}")
+    return {name: str(form) for name, form in forms.items()}
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrueFilter:
+    """Every message."""
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class FalseFilter:
+    """No message."""
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CorrelationFilter:
+    """Messages whose properties equal all the given ones in value and type; text is case-sensitive."""
+
+    correlation_id: str | None = None
+    message_id: str | None = None
+    to: str | None = None
+    reply_to: str | None = None
+    subject: str | None = None
+    session_id: str | None = None
+    reply_to_session_id: str | None = None
+    content_type: str | None = None
+    properties: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: How a client of Service Bus wrote values, by name, where that says more than they do: "long 5".
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "properties", checked_values("properties", self.properties))
+        object.__setattr__(self, "written", _checked_forms(self.written))
+        for (scope, name), value in self.wanted().items():
+            if value is None or (scope == "sys" and not isinstance(value, str)):
+                raise InvalidOption(f"a correlation filter cannot compare {name} with {shown(value)}")
+            if scope == "sys":
+                object.__setattr__(self, name, text(name, value, MAX_PROPERTY_SIZE))
+        if not self.wanted():
+            raise InvalidOption(
+                "a correlation filter needs at least one property; use TrueFilter() to match all messages"
+            )
+
+    def wanted(self) -> dict[tuple[str, str], Value]:
+        """Return what is wanted, by scope and name."""
+        found: dict[tuple[str, str], Value] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("properties", "written") and value is not None:
+                found["sys", field.name] = value
+        for name, value in self.properties.items():
+            found["user", name.lower()] = value
+        return found
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class SqlFilter:
+    """Messages for which an expression is true. `parameters` are its `@names`. Raises FilterSyntaxError."""
+
+    expression: str
+    parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: How a client of Service Bus wrote values, by name, where that says more than they do: "long 5".
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
+        object.__setattr__(self, "written", _checked_forms(self.written))
+        sql().compile_filter(self.expression, self.parameters)
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class SqlAction:
+    """Changes to the copy: `SET` and `REMOVE`. Raises FilterSyntaxError."""
+
+    expression: str
+    parameters: Mapping[str, Value] = dataclasses.field(default_factory=dict)
+    #: How a client of Service Bus wrote values, by name, where that says more than they do: "long 5".
+    written: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parameters", checked_values("parameters", self.parameters))
+        object.__setattr__(self, "written", _checked_forms(self.written))
+        self.compiled()
+
+    def compiled(self) -> Sequence[Action]:
+        """Return its parts. Raises FilterSyntaxError."""
+        actions: Sequence[Action] = sql().compile_action(self.expression, self.parameters, self.written)
+        return actions
+
+
+Filter = TrueFilter | FalseFilter | CorrelationFilter | SqlFilter
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class Rule:
+    """A named filter, with an optional action on the copies of matching messages."""
+
+    name: str = DEFAULT_RULE
+    filter: Filter = TrueFilter()
+    action: SqlAction | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", text("a rule's name", self.name, LONGEST_NAME))
+        if not isinstance(self.filter, Filter):
+            raise InvalidOption(
+                "expected filter to be a TrueFilter, FalseFilter, CorrelationFilter or SqlFilter, "
+                f"got {shown(self.filter)}"
+            )
+        if self.action is not None and not isinstance(self.action, SqlAction):
+            raise InvalidOption(f"expected action to be a SqlAction or None, got {shown(self.action)}")
+
+
+def sorted_rules(rules: Sequence[Rule]) -> list[Rule]:
+    """Return rules by name, as Service Bus lists them."""
+    return sorted(rules, key=lambda rule: rule.name.lower())
+
+
+def describe_filter(wanted: Filter) -> str:
+    """Return a filter as one reads it."""
+    if isinstance(wanted, SqlFilter):
+        return wanted.expression
+    if isinstance(wanted, CorrelationFilter):
+        pairs = wanted.wanted().items()
+        return " and ".join(f"{'sys.' if s == 'sys' else ''}{n} = {v!r}" for (s, n), v in pairs)
+    return type(wanted).__name__.removesuffix("Filter").lower()
+
+
+def equals(value: Value, wanted: Value) -> bool:
+    """Return whether two values are equal and of one kind, as correlation filters compare."""
+    return type(value) is type(wanted) and bool(value == wanted)
+
+
+def _matcher(wanted: Filter) -> Callable[[MessageView], bool]:
+    match wanted:
+        case TrueFilter():
+            return lambda view: True
+        case FalseFilter():
+            return lambda view: False
+        case SqlFilter():
+            condition = sql().compile_filter(wanted.expression, wanted.parameters)
+            return lambda view: condition(view) is True
+        case CorrelationFilter():
+            pairs = list(wanted.wanted().items())
+            return lambda view: all(equals(view.get(*name), value) for name, value in pairs)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a message that a subscription gets. `changed`: what an action left of it; None: as it is."""
+
+    rule: str
+    changed: MessageView | None = None
+
+
+class CompiledRules:
+    """The rules of one subscription, ready to be asked."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        # The same for every message: nothing is made for a copy that is not changed.
+        self._plain = [
+            ([Copy(rule.name)], _matcher(rule.filter), isinstance(rule.filter, TrueFilter))
+            for rule in rules
+            if rule.action is None
+        ]
+        self._acting = [
+            (rule.name, _matcher(rule.filter), rule.action.compiled())
+            for rule in rules
+            if rule.action is not None
+        ]
+
+    def wanted(self) -> tuple[tuple[str, str], Value] | None:
+        """Return a property, by scope and name, and the value without which no message matches.
+
+        None: there is no such value, the rules have to be asked.
+        """
+        if len(self.rules) != 1 or not isinstance(self.rules[0].filter, CorrelationFilter):
+            return None
+        return next(iter(self.rules[0].filter.wanted().items()))
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every message matches, and no copy is changed."""
+        return not self._acting and any(always for _, _, always in self._plain)
+
+    def copies(self, view: MessageView) -> list[Copy]:
+        """Return the copies of a message. Raises FilterError.
+
+        One for all rules without an action that match, and one for each that has one, as in Service Bus.
+        """
+        found: list[Copy] = []
+        for copies, matches, always in self._plain:
+            if always or matches(view):
+                found = copies
+                break
+        if not self._acting:
+            return found
+        return found + [
+            Copy(name, apply(actions, view, name)) for name, matches, actions in self._acting if matches(view)
+        ]
+
+
+def apply(actions: Sequence[Action], view: MessageView, rule: str) -> MessageView:
+    """Return a message as an action of a rule leaves it, with the rule's name. Raises FilterError."""
+    changed = view
+    for action in actions:
+        # A part of an action sees what those before it did.
+        changed = change(action, changed)
+    properties = dict(changed.headers.properties)
+    named = next((name for name in reversed(properties) if name.lower() == RULE_NAME.lower()), RULE_NAME)
+    properties[named] = rule
+    return changed.with_headers(
+        msgspec.structs.replace(changed.headers, properties=properties), changed.message_id
+    )
+
+
+def change(action: Action, view: MessageView) -> MessageView:
+    """Return a message as one part of an action leaves its properties. Raises FilterError."""
+    headers, message_id, target = view.headers, view.message_id, action.property
+    value = None if action.value is None else action.value(view)
+    if target.scope == "sys":
+        _check_system(target.name, value)
+        if target.name == "message_id":
+            return view.with_headers(headers, value)
+        return view.with_headers(msgspec.structs.replace(headers, **{target.name: value}), message_id)
+    properties = dict(headers.properties)
+    named = next((name for name in reversed(properties) if name.lower() == target.name), target.written)
+    if action.value is None:
+        properties.pop(named, None)
+    else:
+        if value is not None and type(value) not in KINDS:
+            raise FilterError(f"the property {target.written} cannot hold {type(value).__name__}")
+        properties[named] = value
+    types = {**headers.types, **_types_set(action, named, headers)}
+    return view.with_headers(msgspec.structs.replace(headers, properties=properties, types=types), message_id)
+
+
+def _types_set(action: Action, named: str, headers: Headers) -> dict[str, int | str]:
+    """Return the type of a property that an action sets. A value that it computes takes the one that was."""
+    if action.code is not None:
+        return {named: action.code}
+    source = action.source
+    if action.value is None or source is None or source.scope != "user":
+        return {}
+    of = next((name for name in reversed(headers.properties) if name.lower() == source.name), None)
+    return {} if of is None or of == named else {named: headers.types.get(of, of)}
+
+
+def _check_system(field: str, value: Any) -> None:
+    if value is not None and type(value) is not str:
+        raise FilterError(f"expected text for the system property {field}, got {type(value).__name__}")
+    shortest = SHORTEST_IDS.get(field)
+    if shortest is not None and value is not None and not shortest <= len(value) <= LONGEST_ID:
+        raise FilterError(f"expected {field} of {shortest} to {LONGEST_ID} characters, got {len(value)}")

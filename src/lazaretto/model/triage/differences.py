@@ -1,0 +1,156 @@
+"""Finds the smallest difference between failed and good messages, by description length.
+
+A difference is a conjunction of conditions. It is reported only if it saves more bits than it takes to select
+it among all possible conditions. This corrects for testing thousands of conditions: a chance finding costs
+more bits than it saves.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from lazaretto.model.filters.sql import LONGEST as LONGEST_FILTER
+from lazaretto.model.triage.bits import cost
+from lazaretto.model.triage.columns import Group, rows_of
+from lazaretto.model.triage.conditions import Condition, conditions_of
+
+#: Minimum gain of a difference in bits: by chance, at most one in 2^8 groups reaches it.
+LEAST_GAIN = 8.0
+#: Minimum gain of a further condition, in bits and as a share of the gain without it.
+_WORTH = 0.02
+_BEAM = 24
+MOST_CONDITIONS = 3
+#: Maximum number of differences for one cause, and the share that may stay unexplained.
+MOST_PARTS = 3
+_LEFT = 0.05
+#: How many equivalent conditions are reported, and how far their messages may differ.
+_MOST_ALSO = 5
+_ALSO = 0.002
+
+
+class Found(NamedTuple):
+    """A difference found in samples of both sides.
+
+    `filter`: an SQL filter. `failing`, `good`: the rows that it holds for, as bit masks. `gain`: bits saved.
+    `cost`: bits that encode which messages failed, given the difference. `also`: conditions that hold for the
+    same messages.
+    """
+
+    filter: str
+    failing: int
+    good: int
+    gain: float
+    cost: float
+    also: tuple[str, ...]
+
+
+class _Path(NamedTuple):
+    """A conjunction of conditions, in the order in which they were added."""
+
+    ids: tuple[int, ...]
+    gain: float
+    failing: int
+    good: int
+    bits: float
+
+
+def find_difference(failing: Group, good: Group, told: str = "") -> Found | None:
+    """Return the smallest difference, or None if none is better than chance."""
+    if not failing.count or not good.count:
+        return None
+    conditions = conditions_of(failing, good, told)
+    sizes = failing.count, good.count
+    nothing = cost(0, 0, *sizes)
+
+    def weighed(ids: tuple[int, ...], in_failing: int, in_good: int, bits: float) -> _Path | None:
+        a, b = in_failing.bit_count(), in_good.bit_count()
+        # A difference describes what failed messages have, not what they lack.
+        if a * sizes[1] <= b * sizes[0]:
+            return None
+        return _Path(ids, nothing - cost(a, b, *sizes) - bits, in_failing, in_good, bits)
+
+    single = (weighed((i,), c.failing, c.good, c.bits) for i, c in enumerate(conditions))
+    front = sorted(filter(None, single), key=lambda path: (-path.gain, path.ids))[:_BEAM]
+    if not front:
+        return None
+    best = front[0]
+    for _ in range(1, MOST_CONDITIONS):
+        longer: dict[tuple[int, ...], _Path] = {}
+        for path in front:
+            if not path.good:
+                continue
+            for i, condition in enumerate(conditions):
+                if i in path.ids or not _goes_with(conditions, path.ids, condition):
+                    continue
+                bits = path.bits + condition.bits + 1
+                # It cannot gain more than the bits that remain.
+                if nothing - bits <= path.gain + max(LEAST_GAIN, _WORTH * path.gain):
+                    continue
+                ids = tuple(sorted((*path.ids, i)))
+                made = weighed(ids, path.failing & condition.failing, path.good & condition.good, bits)
+                if made and ids not in longer and _is_worth(made.gain, path.gain):
+                    longer[ids] = made
+        front = sorted(longer.values(), key=lambda path: (-path.gain, path.ids))[:_BEAM]
+        if not front:
+            break
+        fitting = next((p for p in front if len(_text(conditions, p.ids)) <= LONGEST_FILTER), None)
+        if fitting is not None and _is_worth(fitting.gain, best.gain):
+            best = fitting
+    if best.gain <= LEAST_GAIN:
+        return None
+    also = _also(conditions, best, sizes[1])
+    return Found(_text(conditions, best.ids), best.failing, best.good, best.gain, nothing - best.gain, also)
+
+
+def find_differences(
+    failing: Group, good: Group, told: str = "", first: Found | None = None
+) -> tuple[list[Found], list[int]]:
+    """Return differences that together cover the failed messages, and the rows that none covers.
+
+    The strongest comes first, and is usually the only one. Further ones cover the remaining rows, numbered
+    among all failed messages. `first`: the first one, if it is known.
+    """
+    found: list[Found] = []
+    left = list(range(failing.count))
+    group = failing
+    while left and len(found) < MOST_PARTS and (not found or len(left) >= max(8, _LEFT * failing.count)):
+        difference = first if first and not found else find_difference(group, good, told)
+        if difference is None:
+            break
+        held = set(rows_of(difference.failing, group.count))
+        found.append(difference)
+        left = [row for place, row in enumerate(left) if place not in held]
+        group = Group([failing.rows[row] for row in left])
+    return found, left
+
+
+def _is_worth(gain: float, before: float) -> bool:
+    return gain > before + max(LEAST_GAIN, _WORTH * before)
+
+
+def _goes_with(conditions: list[Condition], ids: tuple[int, ...], new: Condition) -> bool:
+    """Return whether a condition is on a new field, or is the other end of a range."""
+    for i in ids:
+        old = conditions[i]
+        if old.field == new.field and {old.edge, new.edge} != {"low", "high"}:
+            return False
+    return True
+
+
+def _text(conditions: list[Condition], ids: tuple[int, ...]) -> str:
+    # Ordered by their text, so that the result depends only on the difference.
+    return " AND ".join(sorted(conditions[i].text for i in ids))
+
+
+def _also(conditions: list[Condition], best: _Path, all_good: int) -> tuple[str, ...]:
+    if len(best.ids) != 1:
+        return ()
+    mine = conditions[best.ids[0]]
+    same = [
+        other
+        for other in conditions
+        if other.field != mine.field
+        and other.failing == mine.failing
+        and (other.good ^ mine.good).bit_count() <= _ALSO * all_good
+    ]
+    return tuple(other.text for other in sorted(same, key=lambda c: (c.bits, c.text))[:_MOST_ALSO])

@@ -1,0 +1,115 @@
+"""The features of a message: the content of each field, by the field's name in a filter."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from lazaretto.model.filters.body import MISSING
+from lazaretto.model.filters.printing import print_name
+from lazaretto.model.filters.values import is_numeral, type_name
+from lazaretto.model.filters.view import MessageView
+
+#: Tracing headers, which say nothing about the message.
+LEFT_OUT = frozenset({"traceparent", "tracestate", "diagnostic-id"})
+
+#: Limits for one message: fields, levels of nesting, characters of a name and of a text.
+MOST_FIELDS = 200
+DEEPEST = 4
+LONGEST_NAME = 100
+LONGEST_TEXT = 200
+
+# The message id is left out: it is unique, and many good messages have none.
+_SYSTEM = {
+    "sys.Label": "subject", "sys.ContentType": "content_type", "sys.CorrelationId": "correlation_id",
+    "sys.To": "to", "sys.ReplyTo": "reply_to", "sys.SessionId": "session_id",
+    "sys.ReplyToSessionId": "reply_to_session_id", "sys.PartitionKey": "partition_key",
+    "sys.TimeToLive": "time_to_live", "sys.Size": "size",
+}  # fmt: skip
+
+
+class LongText(NamedTuple):
+    """A text that is too long to be a value: only its length and kind are kept."""
+
+    length: int
+    is_ascii: bool
+    is_trimmed: bool
+    is_numeral: bool
+
+
+class Other(NamedTuple):
+    """A value without constants in filters: an array (with its length), an object, bytes, a time."""
+
+    type: str
+    length: int | None = None
+
+
+class Features(dict[str, Any]):
+    """The content of each field: a text, number, boolean or None as it is; else a LongText or Other.
+
+    `worker`: who tried the message last; `when`: when that ended, in microseconds. None: unknown. They are no
+    fields, since they can only be compared among messages of the same time.
+    """
+
+    __slots__ = ("when", "worker")
+
+    def __init__(self, *fields: Any, worker: str | None = None, when: int | None = None) -> None:
+        super().__init__(*fields)
+        self.worker = worker
+        self.when = when
+
+
+def features_of(view: MessageView, leave_out: Collection[str] = (), *, when: int | None = None) -> Features:
+    """Return the features of a message. `leave_out`: names of fields to skip, with everything below them."""
+    found = Features(worker=view.worker, when=when)
+    skipped = frozenset(map(str.lower, leave_out))
+    for name, field in _SYSTEM.items():
+        value = view.system(field)
+        if value is not None and name.lower() not in skipped:
+            found[name] = _feature(value)
+    for name, value in view.headers.properties.items():
+        text = _named("user", name)
+        if text is not None and name.lower() not in LEFT_OUT and text.lower() not in skipped:
+            found[text] = _feature(value)
+    body = view.body.value()
+    if body is not MISSING and "body" not in skipped:
+        _flatten(body, "body", 0, found, skipped)
+    return found
+
+
+@functools.lru_cache(10_000)
+def _named(where: str, name: str) -> str | None:
+    return f"{where}.{print_name(name)}" if 0 < len(name) <= LONGEST_NAME else None
+
+
+def _flatten(value: Any, path: str, depth: int, found: Features, skipped: frozenset[str]) -> None:
+    """Add a part of the body and everything below it; of an array, its first element."""
+    inner: list[tuple[str | None, Any]] = []
+    if depth < DEEPEST:
+        if type(value) is dict:
+            inner = [(_named(path, key), part) for key, part in value.items()]
+        elif type(value) is list and value and depth:
+            inner = [(f"{path}[0]", value[0])]
+    for name, part in inner:
+        if len(found) >= MOST_FIELDS:
+            return
+        if name is None or (skipped and name.lower() in skipped):
+            continue
+        found[name] = _feature(part)
+        if type(part) in (dict, list):
+            _flatten(part, name, depth + 1, found, skipped)
+
+
+def _feature(value: Any) -> Any:
+    kind = type(value)
+    if kind is str:
+        if len(value) <= LONGEST_TEXT:
+            return value
+        return LongText(len(value), value.isascii(), value == value.strip(), is_numeral(value))
+    if kind in (bool, float, type(None)):
+        return value
+    if kind is int:
+        # Filters treat integers above 64 bits as floats, and their text is no constant.
+        return value if -(1 << 63) <= value < 1 << 63 else Other("number")
+    return Other(type_name(value), len(value) if kind is list else None)

@@ -1,0 +1,1 @@
+"""Traces and metrics of what a store does."""

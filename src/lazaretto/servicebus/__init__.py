@@ -1,0 +1,18 @@
+"""The door for AMQP 1.0 clients: Service Bus SDKs speak to queues, subscriptions and topics."""
+
+from __future__ import annotations
+
+from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.server import Door, check_address, open_door
+from lazaretto.servicebus.signatures import ROOT_POLICY, AccessPolicy, Right, connection_string
+
+__all__ = [
+    "ROOT_POLICY",
+    "AccessPolicy",
+    "Door",
+    "DoorLimits",
+    "Right",
+    "check_address",
+    "connection_string",
+    "open_door",
+]

@@ -1,0 +1,72 @@
+"""Transfer frames that a session sends, as the peer's window allows."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+from lazaretto.servicebus.amqp.carrier import Carrier
+from lazaretto.servicebus.amqp.frames import TRANSFER_OVERHEAD, transfer_frame
+from lazaretto.servicebus.amqp.windows import Windows
+
+if TYPE_CHECKING:
+    from lazaretto.servicebus.amqp.deliveries import Delivery
+    from lazaretto.servicebus.amqp.link import Link
+
+
+class Outgoing:
+    """Frames go out in the order in which they came; those that do not fit the window wait.
+
+    `channel`: this end's.
+    """
+
+    def __init__(self, carrier: Carrier, windows: Windows, channel: int) -> None:
+        self._carrier = carrier
+        self._windows = windows
+        self._channel = channel
+        self._waiting: collections.deque[tuple[Link, bytes]] = collections.deque()
+
+    @property
+    def waits(self) -> bool:
+        """Whether frames wait for the peer's window."""
+        return bool(self._waiting)
+
+    def waits_for(self, link: Link) -> bool:
+        """Whether frames of a link wait for the peer's window."""
+        return any(one is link for one, _ in self._waiting)
+
+    def send(self, delivery: Delivery, handle: int, payload: bytes, state: bytes, *, settled: bool) -> None:
+        """Send a message on the link of a handle, in as many frames as it needs. `state`: encoded."""
+        link, number, tag = delivery.link, delivery.id, delivery.tag
+        room = self._carrier.remote_max_frame_size - TRANSFER_OVERHEAD - len(tag) - len(state)
+        size = len(payload)
+        if size <= room:
+            made = transfer_frame(self._channel, handle, number, tag, payload, settled=settled, state=state)
+            self._send(link, made)
+            return
+        for begin in range(0, size, room):
+            part, more = payload[begin : begin + room], begin + room < size
+            made = transfer_frame(
+                self._channel, handle, number, tag, part, settled=settled, more=more, state=state
+            )
+            self._send(link, made)
+
+    def _send(self, link: Link, frame: bytes) -> None:
+        """Send a frame of a link, now or when the window opens."""
+        if self._waiting or not self._windows.take():
+            self._waiting.append((link, frame))
+        else:
+            self._carrier.write(frame)
+
+    def flush(self) -> None:
+        """Send what waits, as far as the window allows."""
+        while self._waiting and self._windows.take():
+            self._carrier.write(self._waiting.popleft()[1])
+
+    def drop(self, link: Link) -> None:
+        """Forget what waits of a link."""
+        self._waiting = collections.deque(one for one in self._waiting if one[0] is not link)
+
+    def clear(self) -> None:
+        """Forget all that waits."""
+        self._waiting.clear()

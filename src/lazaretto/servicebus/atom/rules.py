@@ -1,0 +1,192 @@
+"""Rules of subscriptions as ATOM has them, each made from the other. Pure."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import decimal
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from xml.etree.ElementTree import Element
+
+from lazaretto.model.filters.rules import (
+    DEFAULT_RULE,
+    CorrelationFilter,
+    FalseFilter,
+    Filter,
+    Rule,
+    SqlAction,
+    SqlFilter,
+    TrueFilter,
+)
+from lazaretto.model.sized import INT
+from lazaretto.model.spans import read_decimal, read_duration, write_duration
+from lazaretto.servicebus.atom.feeds import description, moment
+from lazaretto.servicebus.atom.markup import element, text_of, written
+from lazaretto.servicebus.atom.refusals import Refusal
+from lazaretto.servicebus.atom.values import read_flag, write_flag
+
+#: Elements of a correlation filter, by the fields that they stand for.
+_FIELDS: Final = {
+    "CorrelationId": "correlation_id",
+    "MessageId": "message_id",
+    "To": "to",
+    "ReplyTo": "reply_to",
+    "Label": "subject",
+    "SessionId": "session_id",
+    "ReplyToSessionId": "reply_to_session_id",
+    "ContentType": "content_type",
+}
+_SCHEMA: Final = "http://www.w3.org/2001/XMLSchema"
+_SERIALIZATION: Final = "http://schemas.microsoft.com/2003/10/Serialization/"
+_LEVEL: Final = "<CompatibilityLevel>20</CompatibilityLevel>"
+#: Kinds that XML's own schema has not.
+_OF_SERIALIZATION: Final = {"guid", "duration", "char"}
+#: Properties and parameters of a rule.
+_MOST_VALUES: Final = 1_000
+#: What XML has for numbers that have no digits, by what Python has.
+#: Digits before or behind its point after which a decimal is written with an exponent.
+_LONG: Final = 40
+_UNBOUNDED: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
+
+
+def rule_of(description: Element, name: str = "") -> Rule:
+    """Return the rule that an element describes. Raises Refusal, InvalidOption, FilterSyntaxError."""
+    action = description.find("Action")
+    wanted = None
+    if action is not None and action.get("type") == "SqlRuleAction":
+        wanted = SqlAction(text_of(action.find("SqlExpression")), *_values(action.find("Parameters")))
+    elif action is not None and action.get("type") != "EmptyRuleAction":
+        raise Refusal(400, f"expected an EmptyRuleAction or a SqlRuleAction, got {action.get('type')!r}")
+    given = name or text_of(description.find("Name")) or DEFAULT_RULE
+    return Rule(given, _filter_of(description.find("Filter")), wanted)
+
+
+def _filter_of(found: Element | None) -> Filter:
+    kind = "TrueFilter" if found is None else found.get("type")
+    if found is None or kind == "TrueFilter":
+        return TrueFilter()
+    if kind == "FalseFilter":
+        return FalseFilter()
+    if kind == "SqlFilter":
+        return SqlFilter(text_of(found.find("SqlExpression")), *_values(found.find("Parameters")))
+    if kind == "CorrelationFilter":
+        fields = {ours: found.findtext(theirs) or None for theirs, ours in _FIELDS.items()}
+        properties, written = _values(found.find("Properties"))
+        return CorrelationFilter(**fields, properties=properties, written=written)
+    raise Refusal(400, f"expected a filter of a kind that Service Bus has, got {kind!r}")
+
+
+def _time(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+_READERS: Final[Mapping[str, Callable[[str], Any]]] = {
+    "string": str,
+    **dict.fromkeys(("byte", "unsignedByte", "short", "unsignedShort", "int", "unsignedInt"), int),
+    **dict.fromkeys(("long", "unsignedLong"), int),
+    **dict.fromkeys(("double", "float"), float),
+    "boolean": read_flag,
+    "dateTime": _time,
+    "guid": uuid.UUID,
+    "base64Binary": _bytes,
+    "decimal": read_decimal,
+    "duration": read_duration,
+}
+
+
+def _values(parent: Element | None) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return properties or parameters by name, and those that were written in another way than they are told.
+
+    Raises Refusal.
+    """
+    found: dict[str, Any] = {}
+    otherwise: dict[str, str] = {}
+    for pair in [] if parent is None else parent:
+        value = pair.find("Value")
+        kind = "string" if value is None else value.get("type", "string")
+        read = _READERS.get(kind)
+        if read is None:
+            raise Refusal(400, f"expected a value of one of {', '.join(_READERS)}, got a {kind}")
+        text = "" if value is None else value.text or ""
+        name = pair.findtext("Key") or ""
+        try:
+            found[name] = read(text)
+        except (ValueError, binascii.Error):
+            raise Refusal(400, f"expected a {kind}, got {text[:100]!r}") from None
+        if len(found) > _MOST_VALUES:
+            raise Refusal(400, f"expected at most {_MOST_VALUES} values, got more")
+        if _written(found[name])[:2] != (kind, text):
+            otherwise[name] = f"{kind} {text}"
+    return found, otherwise
+
+
+def described(rule: Rule, created: datetime) -> str:
+    """Return the description of a rule in XML."""
+    action = '<Action i:type="EmptyRuleAction"/>'
+    if rule.action is not None:
+        action = f'<Action i:type="SqlRuleAction">{_sql(rule.action.expression, rule.action)}</Action>'
+    age = element("CreatedAt", moment(created))
+    return description("RuleDescription", (_filter(rule.filter), action, age, element("Name", rule.name)))
+
+
+def _filter(wanted: Filter) -> str:
+    match wanted:
+        case SqlFilter():
+            inner = _sql(wanted.expression, wanted)
+        case CorrelationFilter():
+            fields = ((theirs, getattr(wanted, ours)) for theirs, ours in _FIELDS.items())
+            inner = "".join(element(name, value) for name, value in fields if value is not None)
+            inner += f"<Properties>{_pairs(wanted.properties, wanted.written)}</Properties>"
+        case FalseFilter():
+            inner = _sql("1=0", None)
+        case TrueFilter():
+            inner = _sql("1=1", None)
+    return f'<Filter i:type="{type(wanted).__name__}">{inner}</Filter>'
+
+
+def _sql(expression: str, part: SqlFilter | SqlAction | None) -> str:
+    pairs = "" if part is None else _pairs(part.parameters, part.written)
+    return f"{element('SqlExpression', expression)}{_LEVEL}<Parameters>{pairs}</Parameters>"
+
+
+def _pairs(values: Mapping[str, Any], otherwise: Mapping[str, str]) -> str:
+    found = []
+    for name, value in values.items():
+        kind, text, space = _written(value)
+        if name in otherwise:
+            kind, _, text = otherwise[name].partition(" ")
+            space = _SERIALIZATION if kind in _OF_SERIALIZATION else _SCHEMA
+        typed = f'<Value i:type="d6p1:{kind}" xmlns:d6p1="{space}">{written(text)}</Value>'
+        found.append(f"<KeyValueOfstringanyType>{element('Key', name)}{typed}</KeyValueOfstringanyType>")
+    return "".join(found)
+
+
+def _written(value: Any) -> tuple[str, str, str]:
+    """Return the kind of a value, its text, and the namespace of the kind."""
+    match value:
+        case bool():
+            return "boolean", write_flag(value), _SCHEMA
+        case int():
+            return ("int" if value in INT else "long"), str(value), _SCHEMA
+        case float():
+            return "double", _UNBOUNDED.get(repr(value), repr(value)), _SCHEMA
+        case datetime():
+            return "dateTime", moment(value), _SCHEMA
+        case uuid.UUID():
+            return "guid", str(value), _SERIALIZATION
+        case decimal.Decimal():
+            return "decimal", f"{value:f}" if abs(value.adjusted()) < _LONG else str(value), _SCHEMA
+        case timedelta():
+            return "duration", write_duration(value), _SERIALIZATION
+        case bytes():
+            return "base64Binary", base64.b64encode(value).decode(), _SCHEMA
+        case _:
+            return "string", str(value), _SCHEMA

@@ -1,0 +1,338 @@
+"""The links of one connection: what each is for, and what comes on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from lazaretto.aio import AsyncReceiver
+from lazaretto.broker.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
+from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
+from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.servicebus.amqp import AmqpError, Link, Session
+from lazaretto.servicebus.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED
+from lazaretto.servicebus.amqp.events import (
+    CreditChanged,
+    DeliveriesUpdated,
+    Event,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    MessageRefused,
+    SessionEnded,
+)
+from lazaretto.servicebus.amqp.performatives import Coordinator, Source, Target
+from lazaretto.servicebus.amqp.values import Described
+from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of
+from lazaretto.servicebus.consumer import Consumer
+from lazaretto.servicebus.nodes import Replies, Requests, is_node, without_node
+from lazaretto.servicebus.order import ALL, Order
+from lazaretto.servicebus.producer import Producer
+from lazaretto.servicebus.signatures import Right, Unauthorized, entity_of
+from lazaretto.servicebus.transactions import Coordination
+
+if TYPE_CHECKING:
+    from lazaretto.servicebus.peer import Peer
+
+T = TypeVar("T")
+
+_SESSION_FILTER: Final = "com.microsoft:session-filter"
+#: What .NET's clients ask for to share a session, with the code that the filter may have instead of its name.
+_SHARED_FILTERS: Final = ("com.microsoft:non-exclusive-session-filter", 83_483_426_830)
+_LOCKED_UNTIL: Final = "com.microsoft:locked-until-utc"
+_DESTINATION: Final = "com.microsoft:transfer-destination-address"
+_TIMEOUT: Final = "com.microsoft:timeout"
+#: How long a client waits for a session at most, in seconds, as at Service Bus.
+_LONGEST_ACCEPT: Final = 65.0
+#: Settle modes of a sender: everything it sends is settled, or the receiver may choose.
+_RECEIVE_AND_DELETE: Final = 1
+_MIXED: Final = 2
+#: Ticks of .NET: tenths of a microsecond since the year 1.
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_TICKS_IN_1970: Final = 621_355_968_000_000_000
+
+
+class Attached:
+    """The links that a client has attached, and those that are being attached."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
+        self._attaching: dict[Link, asyncio.Task[Any]] = {}
+        self._orders: dict[Session, Order] = {}
+        #: Links that were detached, until they have let go of what they held.
+        self._ending: set[Consumer] = set()
+        #: What is done about events of links.
+        self.on: dict[type[Event], Callable[[Any], None]] = {
+            LinkAttached: self._attach,
+            LinkDetached: lambda event: self.drop(event.link),
+            SessionEnded: self._end_session,
+            MessageReceived: self._receive,
+            MessageRefused: self._pass_over,
+            CreditChanged: self._look,
+            DeliveriesUpdated: self._update,
+        }
+
+    @property
+    def any(self) -> bool:
+        """Whether there are any."""
+        return bool(self._links or self._attaching)
+
+    @property
+    def entities(self) -> bool:
+        """Whether some are to entities."""
+        return any(isinstance(one, Producer | Consumer) for one in self._links.values())
+
+    def held(self, kind: type[T]) -> Iterator[T]:
+        """Yield the links of a kind."""
+        return (one for one in self._links.values() if isinstance(one, kind))
+
+    def entities_beside(self, link: Link) -> bool:
+        """Whether links to entities are on a link's session."""
+        return any(
+            one.session is link.session
+            for one, held in self._links.items()
+            if isinstance(held, Producer | Consumer)
+        )
+
+    def order(self, link: Link) -> Order:
+        """Return what was said on a link's session and is not done."""
+        return self._orders.setdefault(link.session, Order())
+
+    def _attach(self, event: LinkAttached) -> None:
+        self._attaching[event.link] = self._peer.start(self._answer_attach(event.link))
+
+    async def _answer_attach(self, link: Link) -> None:
+        try:
+            await self.order(link).turn(ALL)
+            await self._peer.entered()
+            self._peer.door.guard.refuse_new_work()
+            _refuse_dynamic(link)
+            if link.sends:
+                await self._attach_receiver(link)
+            else:
+                await self._attach_sender(link)
+        except LazarettoError as error:
+            link.session.refuse(link, condition_of(error), description_of(error, self._peer.grants.sees))
+        finally:
+            self._attaching.pop(link, None)
+        self._peer.flush()
+
+    async def _attach_sender(self, link: Link) -> None:
+        """Attach a link on which the client sends."""
+        if isinstance(link.target, Coordinator):
+            coordination = self._links[link] = Coordination(self._peer, link)
+            link.session.accept(link, max_message_size=self._peer.door.limits.partial_size)
+            coordination.intake.open()
+            return
+        name = entity_of(link.target.address if link.target is not None else None)
+        if is_node(name):
+            requests = self._links[link] = Requests(self._peer, link, name)
+            link.session.accept(link, max_message_size=self._peer.door.limits.partial_size)
+            requests.intake.open()
+            return
+        self._peer.grants.require(name, Right.SEND)
+        size = await self._peer.door.size_of_messages(name)
+        destination = _destination_of(link)
+        if destination is not None:
+            self._peer.grants.require(destination, Right.SEND)
+        producer = Producer(self._peer, link, name, destination)
+        self._links[link] = producer
+        link.session.accept(link, max_message_size=size)
+        producer.intake.open()
+
+    async def _attach_receiver(self, link: Link) -> None:
+        """Attach a link on which the client receives."""
+        source = link.source or Source()
+        name = entity_of(source.address)
+        if is_node(name):
+            self._links[link] = Replies(link, name, _address(link.target))
+            link.session.accept(link)
+            return
+        self._peer.grants.require(name, Right.LISTEN)
+        session = _session_of(source)
+        options = await self._peer.door.check_receivable(name, of_session=session is not None)
+        deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
+        receiver = self._peer.door.broker.receiver(
+            name, mode="receive_and_delete" if deletes else "peek_lock", session=session
+        )
+        properties, filters = {}, source.filter
+        if session is not None:
+            await self._await_ending(name)
+            accepted = await self._accept_session(link, receiver)
+            filters = {_SESSION_FILTER: _in_form_of((filters or {})[_SESSION_FILTER], accepted)}
+            assert receiver.session_locked_until is not None
+            properties = {_LOCKED_UNTIL: _ticks(receiver.session_locked_until)}
+        if link.snd_settle_mode == _MIXED:
+            link.snd_settle_mode = 0
+        link.session.accept(
+            link, source=msgspec.structs.replace(source, filter=filters), properties=properties
+        )
+        if link.attached:
+            in_main = EntityPath.parse(name).subqueue is Subqueue.MAIN
+            blames = options.blame_clients and in_main and not deletes
+            self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes, blames=blames)
+        else:
+            await receiver.close()
+
+    async def _await_ending(self, path: str) -> None:
+        """Wait for links that were detached: a client may ask for a session again at once."""
+        ending = [one.closed for one in self._ending if one.path.lower() == path.lower()]
+        if ending:
+            await asyncio.wait(ending, timeout=_LONGEST_ACCEPT)
+
+    async def _accept_session(self, link: Link, receiver: AsyncReceiver) -> str:
+        """Wait as long as the client wants for the session. Raises LazarettoError."""
+        wait = link.properties.get(_TIMEOUT)
+        seconds = wait / 1000 if isinstance(wait, int) and wait > 0 else _LONGEST_ACCEPT
+        # Whoever knows the link's name may use the lock at every door, as Service Bus's clients expect.
+        name = link.name if 0 < len(link.name) <= LONGEST_NAME else None
+        accepted = await receiver.accept_session(min(seconds, _LONGEST_ACCEPT), name=name)
+        if accepted is None:
+            raise AmqpError(TIMEOUT, "expected a free session with messages, got none in time")
+        return accepted
+
+    def drop(self, link: Link, *, lost: bool = False) -> None:
+        """Forget a link, and end what was begun for it."""
+        attaching = self._attaching.pop(link, None)
+        if attaching is not None:
+            attaching.cancel()
+        held = self._links.pop(link, None)
+        if isinstance(held, Consumer):
+            held.lose() if lost else held.detach()
+            self._peer.trials.give_up(held)
+            self._peer.trials.settled()
+            self._ending.add(held)
+            held.closed.add_done_callback(lambda _: self._ending.discard(held))
+        elif isinstance(held, Coordination):
+            self._peer.transactions.drop(link)
+
+    def _end_session(self, event: SessionEnded) -> None:
+        for link in [*self._links, *self._attaching]:
+            if link.session is event.session:
+                self.drop(link)
+        self._orders.pop(event.session, None)
+
+    def _look(self, event: CreditChanged) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Consumer | Replies):
+            held.look()
+
+    def _update(self, event: DeliveriesUpdated) -> None:
+        by_link: dict[Link, list[Any]] = {}
+        for delivery in event.deliveries:
+            by_link.setdefault(delivery.link, []).append(delivery)
+        for link, deliveries in by_link.items():
+            held = self._links.get(link)
+            if isinstance(held, Consumer):
+                held.settle(deliveries, event.state, settled=event.settled)
+
+    def _receive(self, event: MessageReceived) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Producer | Requests | Coordination):
+            held.take(event)
+
+    def _pass_over(self, event: MessageRefused) -> None:
+        held = self._links.get(event.link)
+        if isinstance(held, Producer | Requests | Coordination):
+            held.intake.top_up()
+
+    def check_access(self) -> None:
+        """Detach the links whose token has expired."""
+        for link, held in list(self._links.items()):
+            if isinstance(held, Producer | Consumer):
+                try:
+                    self._peer.grants.require(
+                        held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN
+                    )
+                except Unauthorized as error:
+                    link.session.detach(link, condition_of(error), description_of(error))
+                    self.drop(link)
+
+    def look_anew(self, path: str) -> None:
+        """Let the links of an entity that was made anew hand over what comes to that."""
+        for link, user in self._links.items():
+            if isinstance(user, Consumer) and _is_of(link, path):
+                user.look_anew()
+
+    def end_deleted(self, path: str) -> None:
+        """Detach all links of an entity that was deleted, and refuse those that are being attached."""
+        error = EntityNotFound(f"{path!r} was deleted")
+        condition, text = condition_of(error), description_of(error)
+        for link in [one for one in (*self._links, *self._attaching) if _is_of(one, path)]:
+            self.drop(link)
+            link.session.refuse(link, condition, text)
+            link.session.detach(link, condition, text)
+
+    def drop_all(self, *, lost: bool = False) -> None:
+        """Forget all links. `lost`: their client is gone without a goodbye."""
+        self._peer.trials.end()
+        for link in [*self._links, *self._attaching]:
+            self.drop(link, lost=lost)
+
+
+def _is_of(link: Link, path: str) -> bool:
+    """Whether a link is to an entity, one of its subqueues, or a node of it."""
+    end = link.source if link.sends else link.target
+    if not isinstance(end, Source | Target):
+        return False
+    try:
+        return EntityPath.parse(without_node(entity_of(end.address))).queue.lower() == path.lower()
+    except InvalidPath:
+        return False
+
+
+def _refuse_dynamic(link: Link) -> None:
+    """Raise AmqpError for a link whose queue the server would have to make, as for JMS's temporary ones."""
+    end = link.source if link.sends else link.target
+    if isinstance(end, Source | Target) and end.dynamic:
+        raise AmqpError(
+            NOT_IMPLEMENTED,
+            "expected the address of a queue or topic, got none and dynamic: this server makes no queue that "
+            "lives as long as a connection; name one for the answers, with a session for each who asks",
+        )
+
+
+def _session_of(source: Source) -> str | NextSession | None:
+    """Return the session that a source asks for; None: no session. Raises AmqpError."""
+    filters = source.filter or {}
+    for name, value in filters.items():
+        if {name, value.descriptor if isinstance(value, Described) else None} & {*_SHARED_FILTERS}:
+            raise AmqpError(
+                NOT_IMPLEMENTED,
+                f"expected a receiver that has its session alone, got the filter {_SHARED_FILTERS[0]}: "
+                "this server has no sessions that several receivers share",
+            )
+    if _SESSION_FILTER not in filters:
+        return None
+    wanted = filters[_SESSION_FILTER]
+    if isinstance(wanted, Described):
+        wanted = wanted.value
+    if wanted is None:
+        return NEXT_SESSION
+    if not isinstance(wanted, str):
+        raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
+    return wanted
+
+
+def _in_form_of(asked: Any, session: str) -> Any:
+    """Return a session in the form of the filter: clients read no other, be it described or not."""
+    return Described(asked.descriptor, session) if isinstance(asked, Described) else session
+
+
+def _destination_of(link: Link) -> str | None:
+    """Return where messages of a link go that its target only passes on; None: nowhere else."""
+    given = link.properties.get(_DESTINATION)
+    return entity_of(given) if isinstance(given, str) and given else None
+
+
+def _ticks(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 10 + _TICKS_IN_1970
+
+
+def _address(target: Target | Coordinator | None) -> str | None:
+    return target.address if isinstance(target, Target) else None

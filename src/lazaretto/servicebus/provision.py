@@ -1,0 +1,103 @@
+"""Makes the entities of a namespace, and changes those that are there already."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from lazaretto.api import SubscriptionDescription
+from lazaretto.broker.administration import Administration
+from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption, InvalidPath, NotAllowed
+from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.filters.rules import Rule
+from lazaretto.servicebus.emulated import Emulated, EmulatedNamespace
+
+#: Options that name another entity, which may be made later.
+_FORWARDS: Final = ("forward_to", "forward_dead_lettered_messages_to")
+_ACTOR: Final = "emulator"
+
+
+def provision(broker: Administration, wanted: EmulatedNamespace) -> None:
+    """Make every entity of a namespace, or change its options to those given; others stay as they are.
+
+    Raises InvalidOption, which says where in the file what is refused stands.
+    """
+    later: list[tuple[Emulated, dict[str, Any]]] = []
+    for queue in wanted.queues:
+        with _told_where(queue):
+            later.append((queue, _queue(broker, queue)))
+    for topic in wanted.topics:
+        with _told_where(topic):
+            _topic(broker, topic)
+    for (topic_path, name), subscription in wanted.subscriptions.items():
+        with _told_where(subscription):
+            later.append((subscription, _subscribe(broker, topic_path, name, subscription)))
+    for entity, forwards in later:
+        if forwards:
+            with _told_where(entity):
+                broker.update_queue(entity.path, actor=_ACTOR, **forwards)
+
+
+@contextlib.contextmanager
+def _told_where(entity: Emulated) -> Iterator[None]:
+    try:
+        yield
+    except (EntityExists, EntityNotFound, InvalidOption, InvalidPath, NotAllowed) as error:
+        raise InvalidOption(f"{entity.place}: {error}") from None
+
+
+def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return which options are set at once, and which once everything is there."""
+    later = {name: value for name, value in options.items() if name in _FORWARDS and value is not None}
+    return {name: value for name, value in options.items() if name not in later}, later
+
+
+def _queue(broker: Administration, wanted: Emulated) -> dict[str, Any]:
+    """Make or change a queue, and return what is to be set later."""
+    try:
+        found = broker.queue(wanted.path)
+    except EntityNotFound:
+        now, later = _split(wanted.options())
+        broker.create_queue(wanted.path, QueueOptions(**now), actor=_ACTOR)
+    else:
+        now, later = _split(wanted.changes(found.options))
+        broker.update_queue(wanted.path, actor=_ACTOR, **now)
+    return later
+
+
+def _topic(broker: Administration, wanted: Emulated) -> None:
+    try:
+        found = broker.topic(wanted.path)
+    except EntityNotFound:
+        broker.create_topic(wanted.path, TopicOptions(**wanted.options()), actor=_ACTOR)
+    else:
+        broker.update_topic(wanted.path, actor=_ACTOR, **wanted.changes(found.options))
+
+
+def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) -> dict[str, Any]:
+    """Make or change a subscription with its rules, and return what is to be set later."""
+    try:
+        found = broker.subscription(topic, name)
+    except EntityNotFound:
+        now, later = _split(wanted.options())
+        broker.create_subscription(topic, name, QueueOptions(**now), wanted.rules, actor=_ACTOR)
+        return later
+    now, later = _split(wanted.changes(found.queue.options))
+    broker.update_subscription(topic, name, actor=_ACTOR, **now)
+    if wanted.rules is not None:
+        _set_rules(broker, found, wanted.rules)
+    return later
+
+
+def _set_rules(broker: Administration, found: SubscriptionDescription, rules: Iterable[Rule]) -> None:
+    topic, name = found.topic, found.name
+    before = {rule.name.lower(): rule for rule in found.rules}
+    for rule in rules:
+        known = before.pop(rule.name.lower(), None)
+        if known is None:
+            broker.add_rule(topic, name, rule, actor=_ACTOR)
+        elif known != rule:
+            broker.update_rule(topic, name, rule, actor=_ACTOR)
+    for left in before.values():
+        broker.remove_rule(topic, name, left.name, actor=_ACTOR)

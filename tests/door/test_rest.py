@@ -107,6 +107,15 @@ def test_an_sdk_reads_what_came_over_http_and_the_other_way(served: Served, brok
     assert broker.queue("q").counts.total == 0
 
 
+@pytest.mark.parametrize("content_type", ["text/plain\r\nX-Other: 1", "téxt/plain", " ", "a\x7f"])
+def test_a_type_that_no_header_can_hold(served: Served, broker: Broker, content_type: str) -> None:
+    broker.sender("q").send(Message(b"lamp", content_type=content_type))
+    answer = ask(served, "DELETE", "/q/messages/head?timeout=60")
+    assert (answer.status, answer.body) == (200, b"lamp")
+    assert answer.headers["content-type"] == "application/octet-stream" and "x-other" not in answer.headers
+    assert properties_of(answer)["ContentType"] == content_type
+
+
 def test_topics_and_dead_letters(served: Served, broker: Broker) -> None:
     broker.create_topic("t")
     broker.create_subscription("t", "s")

@@ -19,7 +19,7 @@ from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
 from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
-from lazaretto.servicebus.rest.fields import BATCH, headers_of, message_of, messages_of
+from lazaretto.servicebus.rest.fields import BATCH, headers_of, message_of, messages_of, type_of
 from lazaretto.servicebus.rest.resources import Act, Wish
 from lazaretto.servicebus.signatures import Right
 from lazaretto.serving.http import Receive, Scope, Send, seat_of, share_of, spelled_headers
@@ -37,7 +37,6 @@ _COST: Final = 6
 #: Bytes of a batch, as a multiple of the largest message that the entity takes.
 _BATCH: Final = 4
 _XML: Final = b"application/xml;charset=utf-8"
-_BYTES: Final = b"application/octet-stream"
 
 
 class _Answer(NamedTuple):
@@ -109,8 +108,7 @@ class Messages:
         if locks:
             at = f"{scope['scheme']}://{named.get('host', 'localhost')}/{wish.path}/messages"
             headers.append((b"Location", f"{at}/{message.sequence_number}/{message.lock_token}".encode()))
-        kind = (message.content_type or "").encode("ascii", "ignore") or _BYTES
-        return _Answer(201 if locks else 200, message.body, kind, tuple(headers))
+        return _Answer(201 if locks else 200, message.body, type_of(message), tuple(headers))
 
     async def _settle(self, wish: Wish) -> _Answer:
         assert wish.token is not None

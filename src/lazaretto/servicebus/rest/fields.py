@@ -41,6 +41,7 @@ _OF_HTTP: Final = frozenset({
     "upgrade", "upgrade-insecure-requests", "user-agent", "via", "warning", "brokerproperties",
 })  # fmt: skip
 _PREFIXES_OF_HTTP: Final = ("sec-", "x-forwarded-", "if-", "x-ms-")
+_BYTES: Final = b"application/octet-stream"
 _NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 #: Seconds that stand for ever: the longest duration of .NET.
 _FOR_EVER: Final = 922337203685.47754
@@ -164,6 +165,8 @@ def headers_of(message: ReceivedMessage) -> list[tuple[bytes, bytes]]:
     }
     if message.lock_token is not None and message.locked_until is not None:
         facts |= {"LockToken": str(message.lock_token), "LockedUntilUtc": _http_time(message.locked_until)}
+    if message.content_type is not None:
+        facts["ContentType"] = message.content_type
     if message.dead_letter_source is not None:
         facts["DeadLetterSource"] = message.dead_letter_source
     headers = [(BROKER_PROPERTIES.encode(), json.dumps(facts).encode())]
@@ -171,6 +174,14 @@ def headers_of(message: ReceivedMessage) -> list[tuple[bytes, bytes]]:
         if _NAME.fullmatch(name) and name.lower() not in _OF_HTTP:
             headers.append((name.encode(), json.dumps(_plain(value)).encode()))
     return headers
+
+
+def type_of(message: ReceivedMessage) -> bytes:
+    """Return the type of a message's body as a header can say it; its BrokerProperties have any."""
+    content_type = message.content_type
+    if content_type is None or not content_type.isascii() or not content_type.isprintable():
+        return _BYTES
+    return content_type.strip().encode() or _BYTES
 
 
 def _plain(value: PropertyValue) -> Any:

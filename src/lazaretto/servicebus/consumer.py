@@ -187,13 +187,13 @@ class Consumer:
 
     async def _keep_session(self) -> None:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
-        until = self.receiver.session_locked_until
+        session, until = self.receiver.session_id, self.receiver.session_locked_until
         while until is not None:
             left = (until - self._peer.door.now()).total_seconds()
             await self._peer.door.sleep(max(left / 2 if self.deletes else left + 0.01, _SOON))
             until = await self._session_locked_until()
         link = self._link
-        lost = SessionLockLost(f"the lock on session {self.receiver.session_id!r} expired")
+        lost = SessionLockLost(f"the lock on session {session!r} expired")
         link.session.detach(link, condition_of(lost), description_of(lost))
         self._peer.flush()
         self._task.cancel()
@@ -203,7 +203,9 @@ class Consumer:
         if self.deletes:
             return await self.receiver.renew_session_lock()
         until, session = self.receiver.session_locked_until, self.receiver.session_id
-        assert until is not None and session is not None
+        if until is None or session is None:
+            # Its receiver has lost it, or given it up.
+            return None
         if until <= self._peer.door.now():
             # Another door may have renewed it.
             joined = self._peer.door.broker.receiver(self.path)

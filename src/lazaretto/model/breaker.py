@@ -185,11 +185,11 @@ class BreakerWindow:
 
         `now`: seconds on any clock that does not jump.
         """
+        if all(fingerprint is None for _, fingerprint in outcomes):
+            self.note_completed([key for key, _ in outcomes], now)
+            return None
         latest, most, found = self._latest, 2 * self.policy.messages, None
         self._forget(now)
-        if all(fingerprint is None for _, fingerprint in outcomes):
-            # Only the latest are remembered.
-            outcomes = outcomes[-most:]
         for key, fingerprint in outcomes:
             if key in latest:
                 self._failing -= latest.pop(key) is not None
@@ -208,8 +208,15 @@ class BreakerWindow:
         return found
 
     def note_completed(self, keys: Sequence[int], now: float) -> None:
-        """Add messages that have all succeeded, as `note` does."""
-        self.note([(key, None) for key in keys[-2 * self.policy.messages :]], now)
+        """Add messages that have all succeeded, as `note` does, of which the latest are remembered."""
+        latest, most = self._latest, 2 * self.policy.messages
+        if self._charges:
+            self._forget(now)
+        for key in keys[-most:]:
+            self._failing -= latest.pop(key, None) is not None
+            latest[key] = None
+            if len(latest) > most:
+                self._failing -= latest.popitem(last=False)[1] is not None
 
     def _outage(self) -> str | None:
         counts: dict[str, int] = {}

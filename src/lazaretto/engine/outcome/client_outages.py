@@ -129,7 +129,8 @@ def is_in_outage(
 def _window(tx: Transaction, queue: QueueRecord, policy: BreakerPolicy) -> BreakerWindow:
     windows = tx.context.identity.windows
     window = windows.get(queue.queue_id)
-    if window is None or window.policy != policy:
+    # Asked with each message: the options of a queue are mostly the same object.
+    if window is None or (window.policy is not policy and window.policy != policy):
         window = windows[queue.queue_id] = BreakerWindow(policy)
     return window
 

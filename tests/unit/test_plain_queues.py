@@ -32,6 +32,7 @@ OTHERS = {
     "max_message_size",
     "dead_letter_policy",
     "breaker",
+    "blame_clients",
     "dead_letter_on_filter_errors",
     "kept_samples",
     "annotations",

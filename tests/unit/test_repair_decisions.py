@@ -49,7 +49,8 @@ def test_every_phase_can_be_reached_and_left() -> None:
 
 
 def test_nothing_is_sent_unless_somebody_asks() -> None:
-    asked = set(VERBS.values())
+    # Whoever takes letters out of a canary that failed asks for the rest of it.
+    asked = {*VERBS.values(), RepairEvent.EXCLUDE}
     into = {
         event for (before, event), then in TRANSITIONS.items() if then in RUNNING and before not in RUNNING
     }

@@ -172,8 +172,11 @@ def test_letters_are_taken_out_of_a_repair(broker: Broker, pages: httpx.Client) 
     broker.run_repairs(until=lambda: repair.status().phase.value == "failed")
     shown = page(pages, "/repairs/r")
     assert "Take out of the repair" in shown
+    # Either of the two was tried: the other one is a dead letter still.
+    (other,) = {1, 2} & {letter.sequence_number for letter in broker.dead_letters("orders")}
     answer = pages.post(
-        "/do/exclude_letters", data={"name": "r", "sequence_numbers:list": "1", "back": "/repairs/r"}
+        "/do/exclude_letters",
+        data={"name": "r", "sequence_numbers:list": str(3 - other), "back": "/repairs/r"},
     )
     assert answer.status_code == 303
     broker.run_repairs(until=lambda: repair.status().phase.value == "passed")

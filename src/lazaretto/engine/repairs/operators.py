@@ -116,7 +116,7 @@ def direct_repair(
     if course.phase is Phase.STOPPED and event is RepairEvent.RESUME:
         course.pace = course.pace.afresh()
     _require_second_person(tx, course, event, actor)
-    if limits != (UNSET, UNSET):
+    if not all(isinstance(limit, UnsetType) for limit in limits):
         course.pace = _changed(course.pace, limits)
     course.go(event, actor)
     if course.phase is Phase.UNDOING or course.phase in ENDED or course.phase is Phase.PAUSED:

@@ -7,6 +7,7 @@ import shlex
 from lazaretto.broker.broker import Broker
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.model.entities import QueueOptions
+from lazaretto.model.policy import COUNT_REASON
 from lazaretto.store.records.messages import FOR_CLIENTS
 
 #: How many queues with dead letters are looked at.
@@ -37,7 +38,7 @@ def _flags(options: QueueOptions) -> list[str]:
 
 def _is_by_clients(broker: Broker, path: str) -> bool:
     """Return whether a client had a dead letter last that was set aside for its deliveries."""
-    counted = DeadLetterFilter(reason="MaxDeliveryCountExceeded")
+    counted = DeadLetterFilter(reason=COUNT_REASON)
     for letter in broker.dead_letters(path, counted, limit=1, messages=False):
         attempts = broker.dead_letter(path, letter.sequence_number).attempts
         return bool(attempts) and FOR_CLIENTS in (attempts[-1].worker or "")

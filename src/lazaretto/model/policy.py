@@ -43,6 +43,8 @@ DISPOSITIONS = {d.value: d for d in Disposition}
 #: A disposition as it may be given.
 GivenDisposition = Disposition | Literal["move", "fault", "drop", "reject"]
 
+#: The reason of a message whose attempts are used up, as Service Bus names it.
+COUNT_REASON = "MaxDeliveryCountExceeded"
 #: What may be decided on a poison message besides the dispositions: its attempts start again.
 RETRY = "retry"
 PoisonVerdict = Disposition | Literal["retry"]
@@ -301,12 +303,13 @@ def decide(
         return Retry(wait, new_cycle=True)
     return Final(
         policy.on_poison,
-        reason or "MaxDeliveryCountExceeded",
+        reason or COUNT_REASON,
         f"Message could not be consumed after {counters.delivery_count} delivery attempts.",
     )
 
 
 __all__ = [
+    "COUNT_REASON",
     "DISPOSITIONS",
     "RETRY",
     "UNLIMITED",

@@ -26,7 +26,7 @@ from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure, short_error, shorten
 from lazaretto.model.keys import in_main, lower_bound, upper_bound
-from lazaretto.model.policy import Outcome
+from lazaretto.model.policy import COUNT_REASON, Outcome
 from lazaretto.store.records.messages import FOR_CLIENTS, MessageRow, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 
@@ -37,8 +37,6 @@ _FAILURES = {
     Outcome.FAILED: "most messages are abandoned by their clients",
     Outcome.LOCK_EXPIRED: "the locks of most messages expire at their clients",
 }
-#: The reason of what was dead-lettered by the count of its deliveries.
-_BY_COUNT = "MaxDeliveryCountExceeded"
 _OPEN = (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN)
 
 
@@ -146,7 +144,7 @@ def _open(tx: Transaction, queue: QueueRecord, state: BreakerState, since: int) 
     counted = {
         key: count
         for key, count in charges.items()
-        if (letter := letters.get(key)) is None or letter.resolution or letter.reason == _BY_COUNT
+        if (letter := letters.get(key)) is None or letter.resolution or letter.reason == COUNT_REASON
     }
     if counted:
         tx.history.refund(list(counted), since)

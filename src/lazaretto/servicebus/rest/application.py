@@ -138,7 +138,7 @@ def _wait_of(query: str) -> float:
 
 
 async def _while_there(receive: Receive, work: Awaitable[T]) -> T:
-    """Return what comes of work, which ends if the client goes: its messages are text back."""
+    """Return what comes of work, which ends if the client goes: its messages go back."""
     task: asyncio.Future[Any] = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(receive())
     try:

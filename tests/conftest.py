@@ -36,6 +36,13 @@ def postgres() -> Iterator[Server]:
     server.stop()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Refuse an error that the test before left behind as one being handled, the context of others."""
+    error = sys.exception()
+    assert error is None, f"an error is still being handled as a test begins: {error!r}"
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests that use `queues` on partitioned ones, too: in the long form all, else those so marked."""
     if "queues" in metafunc.fixturenames:

@@ -67,10 +67,10 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Run a test anew, twice at most, that failed because Spark did not wait for a Python process."""
+    """Run a test anew, five times at most, that failed because Spark did not wait for a Python process."""
     if item.path.parent != Path(__file__).parent:
         return None
-    for tries_left in (2, 1, 0):
+    for tries_left in reversed(range(6)):
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
         if not tries_left or not any(one.failed and IMPATIENT in one.longreprtext for one in reports):

@@ -14,12 +14,12 @@ from lazaretto.web.openapi import document
 
 #: What only looks, or is a program's work on messages and processes, which is no operator's change.
 _OTHERS = """
-send peek show receive run serve emulator try events audit status metrics doctor completion
+send peek show receive run serve try events audit status metrics doctor completion
 queue list, queue show, queue rates, topic list, topic show, subscription list, subscription show,
 rule list, rule test, triage list, triage show, breaker show, session list, session show, worker list,
 dead-letter list, dead-letter show, dead-letter groups, dead-letter export, dead-letter try,
 repair list, repair show, repair letters, repair try, repair run,
-dialog list, dialog show, dialog timeline, dialog definitions, dialog run, claim list,
+dialog list, dialog show, dialog timeline, dialog definitions, dialog run, claim list, emulator export-config,
 spark pack, spark prepare, spark run, command list, redaction list,
 access person list, access session list, access token list,
 store check, store copy, store migrate

@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from lazaretto.cli.commands import COMMANDS, CommandGroup
+from lazaretto.cli.exits import usage
 
 Function = Callable[..., None]
 
@@ -53,6 +54,13 @@ class Group:
         self.program.add_typer(inner.program, name=name)
         return inner
 
+    def alone(self, function: Function) -> Function:
+        """Declare what the group does where none of its commands is named. Its help is the docstring."""
+        run = _runs_alone(function)
+        help_ = inspect.cleandoc(function.__doc__ or "")
+        self.program.callback(invoke_without_command=True, help=help_, short_help=self.program.info.help)(run)
+        return function
+
     def command(
         self,
         name: str,
@@ -78,6 +86,26 @@ class Group:
             return function
 
         return declare
+
+
+def _runs_alone(function: Function) -> Function:
+    """Return a group's own function as typer takes it: it runs where no command of the group is named."""
+    run = _with_options(function, {})
+
+    def begin(context: typer.Context, **given: Any) -> None:
+        if context.invoked_subcommand is None:
+            run(context, **given)
+            return
+        for name in given:
+            source = context.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                option_ = f"--{name.replace('_', '-')}"
+                raise usage(f"{option_} is no option of this command: give its own behind its name")
+
+    begin.__signature__ = inspect.signature(run)  # type: ignore[attr-defined]
+    begin.__annotations__ = run.__annotations__
+    begin.__module__ = run.__module__
+    return begin
 
 
 #: Options that may stand without a value, and what that means.

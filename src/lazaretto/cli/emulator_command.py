@@ -14,9 +14,9 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor
-from lazaretto.cli.call import JsonOption
+from lazaretto.cli.call import CallOptions, JsonOption
 from lazaretto.cli.command import Group, option
-from lazaretto.cli.exits import usage
+from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from lazaretto.servicebus.emulated import EmulatedNamespace
 
 commands = Group()
+emulators = commands.group("emulator")
 
 #: Where Service Bus's own emulator speaks AMQP, and where it is administered.
 _PORT: Final = 5672
@@ -34,7 +35,7 @@ _ADMINISTRATION: Final = 5300
 _LARGEST_FILE: Final = 16 << 20
 
 
-@commands.command("emulator")
+@emulators.alone
 def emulator(
     logs: LogOptions,
     config: Annotated[
@@ -137,6 +138,62 @@ def emulator(
             host_names=host_name or (), store=store, each_name=namespaces, console=console,
         )  # fmt: skip
         asyncio.run(_serve(template, options, door, json))
+
+
+@emulators.command("export-config")
+def export_config(
+    call: CallOptions,
+    namespace: Annotated[
+        Path | None,
+        option("--namespace", "FILE", "File with a connection string: of that namespace, not of a store."),
+    ] = None,
+    authority: Annotated[
+        Path | None, option("--authority", "FILE", "Authority to trust there, as PEM.")
+    ] = None,
+    name: Annotated[
+        str, typer.Option("--name", metavar="NAME", help="Name of the namespace in the file.")
+    ] = "sbemulatorns",
+) -> None:
+    """Print the Config.json of a store or a namespace.
+
+    A namespace of Service Bus is read through Azure's administration client, with a key that may manage it.
+    What differs from Service Bus's defaults is written; keys, statuses and messages are not. A notice tells
+    of each option that the file cannot have.
+    """
+    from lazaretto.emulator.export import config_of, entities_of_store
+
+    if namespace is not None and call.store is not None:
+        raise usage("give --namespace or --store, not both")
+    if namespace is not None:
+        entities = _entities_of(namespace, authority)
+    else:
+        with call.broker() as broker:
+            entities = entities_of_store(broker)
+    config = config_of(entities, name)
+    for place in entities.ignored:
+        output.notice(place)
+    output.json_object(config)
+
+
+def _entities_of(namespace: Path, authority: Path | None) -> EmulatedNamespace:
+    """Return what the namespace of a connection string has. Raises CommandError."""
+    from lazaretto.emulator.export import entities_of_namespace
+
+    try:
+        from azure.core.exceptions import AzureError
+        from azure.servicebus.management import ServiceBusAdministrationClient
+    except ImportError:
+        raise usage("--namespace needs Azure's client: pip install azure-servicebus") from None
+    trust = {} if authority is None else {"connection_verify": str(authority)}
+    line = _content(namespace).decode("utf-8", "replace").strip()
+    try:
+        with ServiceBusAdministrationClient.from_connection_string(line, **trust) as client:
+            return entities_of_namespace(client)
+    except ValueError:
+        # Its text may have the key.
+        raise usage(f"{str(namespace)!r} has no connection string of a namespace") from None
+    except AzureError as error:
+        raise CommandError("namespace_error", f"the namespace cannot be read: {error}", Exit.FAILED) from None
 
 
 def _ports(host: str, port: int | None, also: Sequence[int]) -> list[int]:

@@ -16,7 +16,7 @@ from lazaretto.servicebus.atom.values import write_flag
 from lazaretto.servicebus.commented_json import plain_json
 
 #: Fields of a correlation filter, by the names that the file has.
-_FIELDS: Final = {
+FIELDS: Final = {
     "ContentType": "content_type",
     "CorrelationId": "correlation_id",
     "Label": "subject",
@@ -26,7 +26,8 @@ _FIELDS: Final = {
     "SessionId": "session_id",
     "To": "to",
 }
-_DEFAULTS: Final[Mapping[str, QueueOptions | TopicOptions]] = {
+#: What entities are that the file does not describe further, by the names of their descriptions.
+DEFAULTS: Final[Mapping[str, QueueOptions | TopicOptions]] = {
     "QueueDescription": QueueOptions(),
     "TopicDescription": TopicOptions(),
     "SubscriptionDescription": QueueOptions(),
@@ -49,7 +50,7 @@ class Emulated:
 
     def options(self) -> dict[str, Any]:
         """Return the options with which it is made. Raises InvalidOption."""
-        return self._changes(self.given, _DEFAULTS[self.kind], creates=True)
+        return self._changes(self.given, DEFAULTS[self.kind], creates=True)
 
     def changes(self, options: QueueOptions | TopicOptions) -> dict[str, Any]:
         """Return which options of one that is there become what. Raises InvalidOption.
@@ -194,7 +195,7 @@ def _entity(
             raise one.wrong(str(error)) from None
     made = Emulated(entity.place, path, kind, given, rules)
     try:
-        dataclasses.replace(_DEFAULTS[kind], **made.options())
+        dataclasses.replace(DEFAULTS[kind], **made.options())
     except LazarettoError as error:
         raise properties.wrong(str(error)) from None
     return made
@@ -240,6 +241,6 @@ def _parameters(sql: _Node) -> dict[str, Any]:
 
 
 def _correlation(given: _Node, found: EmulatedNamespace) -> CorrelationFilter:
-    found.ignored += given.besides("Properties", *_FIELDS)
-    fields: dict[str, Any] = {ours: given.of(dict).get(theirs) or None for theirs, ours in _FIELDS.items()}
+    found.ignored += given.besides("Properties", *FIELDS)
+    fields: dict[str, Any] = {ours: given.of(dict).get(theirs) or None for theirs, ours in FIELDS.items()}
     return CorrelationFilter(**fields, properties=given.part("Properties", {}).of(dict))

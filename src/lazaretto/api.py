@@ -17,7 +17,7 @@ from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLette
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.resubmit import ResubmitReport
 from lazaretto.engine.outcome.set_aside import RestoreReport
-from lazaretto.engine.workers.list_workers import HeldMessages, Worker
+from lazaretto.engine.workers.list_workers import HeldMessages, MessageTaker, Worker
 from lazaretto.errors import (
     BrokerClosed,
     ChangedMeanwhile,
@@ -191,6 +191,7 @@ __all__ = [
     "MessageNotFound",
     "MessageNotReceivable",
     "MessageState",
+    "MessageTaker",
     "MessageTooLarge",
     "Moment",
     "MoveReport",

@@ -9,7 +9,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
+from patience import wait_until
 
 from door.client import Client, Manager, connected, run
 from door.served import Served
@@ -35,6 +37,31 @@ def doors(serve: Callable[..., Served], broker: Broker) -> tuple[Served, Served]
     broker.create_queue("s", QueueOptions(requires_session=True, lock_duration=30))
     broker.sender("s").send([Message(body, session_id="a") for body in (b"x", b"y", b"z")])
     return serve(), serve()
+
+
+def test_the_clients_of_a_server_are_told_of_and_the_server_is_no_worker(
+    serve: Callable[..., Served], broker: Broker
+) -> None:
+    door = serve()
+
+    def takers() -> list[tuple[str, str, str]]:
+        return [(one.queue, one.kind, one.name) for worker in broker.workers() for one in worker.takers]
+
+    async def take() -> None:
+        async with connected(door) as client:
+            link = await client.link(sends=False, address="q")
+            link.session.grant(link, 1)
+            client.write(client.connection.take())
+            async with httpx.AsyncClient() as http:
+                await http.delete(f"http://127.0.0.1:{door.port}/q/messages/head?timeout=0")
+            await asyncio.to_thread(lambda: wait_until(lambda: len(takers()) == 2))
+
+    assert broker.workers() == []
+    run(take)
+    assert takers() == [
+        ("q", "AMQP client", "client at 127.0.0.1"),
+        ("q", "HTTP client", "somebody at 127.0.0.1"),
+    ]
 
 
 @asynccontextmanager

@@ -74,7 +74,7 @@ def test_no_hot_operation_waits_under_a_lock(
         "abandon one of many": lambda: receiver.abandon(got.pop(), error=failure),
         "complete many": lambda: receiver.complete(got[:2]),
         "dead-letter many": lambda: receiver.dead_letter(got[2:], reason="bad"),
-        "heartbeat": lambda: one._store.run(Heartbeat()),
+        "heartbeat": lambda: one._store.run(Heartbeat([])),
     }
     said = witness.writing(one)
     for turn in range(3):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from patience import wait_until
 
 from lazaretto import (
     Broker,
@@ -48,6 +49,16 @@ def fail(broker: Broker, error: BaseException, number: int = 1) -> None:
     with broker.receiver("orders") as receiver:
         for message in receiver.receive(number):
             receiver.abandon(message, error=error)
+
+
+def test_the_workers_page_names_clients_and_their_queues(broker: Broker, pages: httpx.Client) -> None:
+    broker.create_queue("orders")
+    assert "Nobody takes messages." in page(pages, "/workers")
+    pages.post("/api/v1/messages/receive?queue=orders").raise_for_status()
+    wait_until(lambda: "HTTP client" in page(pages, "/workers"))
+    shown = page(pages, "/workers")
+    assert "admin at 127.0.0.1" in shown
+    assert 'href="/queue?queue=orders"' in shown
 
 
 def test_events_are_paged_and_filtered_in_the_store(broker: Broker, pages: httpx.Client) -> None:

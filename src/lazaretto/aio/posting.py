@@ -20,6 +20,7 @@ from lazaretto.engine.workers.lost_clients import LoseClient
 from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, ReceivedMessage
+from lazaretto.model.presence import Taker
 from lazaretto.store.sql.operation import Operation
 
 
@@ -46,6 +47,12 @@ def choose_suspects(receiver: AsyncReceiver, choice: SuspectChoice) -> None:
     """Receive so that suspects are alone on a connection."""
     inner: Any = receiver
     inner._inner._choice = choice
+
+
+def introduce(receiver: AsyncReceiver, path: str, kind: str, name: str) -> None:
+    """Receive as somebody else than this program: a client, by a name that people know it by."""
+    inner: Any = receiver
+    inner._inner._taker = Taker(str(EntityPath.parse(path)), kind, name)
 
 
 class Posting:

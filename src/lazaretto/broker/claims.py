@@ -40,6 +40,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lane_of, lower_bound, sequence_of, upper_bound
 from lazaretto.model.policy import Outcome
+from lazaretto.model.presence import PIPELINE, Taker
 from lazaretto.store.records.claims import (
     DEFAULT_LEASE,
     MOST_ROWS,
@@ -116,6 +117,7 @@ class ClaimConsumer:
     def attach(self) -> int:
         """Become the only driver and fence off the previous one; return the last claim that has ended."""
         driver = f"{socket.gethostname()}:{os.getpid()}"
+        self._store.presence.enter(self, Taker(str(self.path), PIPELINE, self.name))
         attached = self._store.run(Attach(self.path, self.name, driver, self._lease))
         self.epoch = attached.epoch
         self.identity = attached.identity

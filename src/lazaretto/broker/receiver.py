@@ -59,7 +59,9 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage, Suspects
+from lazaretto.model.presence import RECEIVER, Taker
 from lazaretto.observe.traces import active
+from lazaretto.store.runtime.processes import program
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.store import Store
 from lazaretto.tools.closing import Closing
@@ -131,6 +133,9 @@ class Receiver(MessageVerbs, Closing):
         self._joined = False
         self._locking = threading.Lock()
         self._place: int | None = None
+        #: As whom it takes messages, where that is not this program; and whether it has entered.
+        self._taker: Taker | None = None
+        self._present = False
         self.in_doubt: Handover | None = None
         self._closed = False
         self._choice: SuspectChoice | None = None
@@ -155,7 +160,14 @@ class Receiver(MessageVerbs, Closing):
         self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
+        if not self._present:
+            self._enter()
         return (yield from self._traced(self._asking(max_messages, wait)))
+
+    def _enter(self) -> None:
+        """Note once that this receiver takes messages."""
+        self._present = True
+        self._store.presence.enter(self, self._taker or Taker(str(self._path), RECEIVER, program()))
 
     def _asking(self, max_messages: int, wait: float | None) -> Steps[list[ReceivedMessage]]:
         end = time.monotonic() + wait if wait else None
@@ -435,6 +447,8 @@ class Receiver(MessageVerbs, Closing):
     def close(self) -> None:
         """Stop receiving and release the session, if there is one. If this fails, call it again."""
         self._closed = True
+        if self._present:
+            self._store.presence.leave(self)
         with contextlib.suppress(BrokerClosed):
             self._release()
 

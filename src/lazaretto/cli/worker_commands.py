@@ -14,7 +14,7 @@ from lazaretto.engine.workers.list_workers import HeldMessages, Worker
 commands = Group()
 workers = commands.group("worker")
 
-_COLUMNS = ("worker", "machine", "process", "state", "seen", "messages", "holds")
+_COLUMNS = ("process", "machine", "state", "takes", "messages", "holds", "seen", "worker")
 #: Sequence numbers that are shown of a batch.
 _SHOWN = 5
 
@@ -33,15 +33,28 @@ def _number(worker: Worker) -> int | str:
     return known if worker.complete else f"{known} or more"
 
 
+def _queues(worker: Worker) -> set[str]:
+    return {one.queue for one in worker.takers} | {held.queue for held in worker.holds}
+
+
+def _takes(worker: Worker) -> str:
+    """Return who takes messages in a process, each with its queues."""
+    found: dict[str, list[str]] = {}
+    for one in worker.takers:
+        found.setdefault(f"{one.kind} {one.name}", []).append(one.queue)
+    return "; ".join(f"{', '.join(queues)} ({who})" for who, queues in found.items())
+
+
 def _row(worker: Worker) -> tuple[object, ...]:
     return (
-        worker.name,
-        worker.machine,
         worker.pid,
+        worker.host_name,
         "alive" if worker.alive else "dead",
-        output.shown_time(worker.seen),
+        _takes(worker),
         _number(worker),
         "; ".join(map(_held, worker.holds)),
+        output.shown_time(worker.seen),
+        worker.name,
     )
 
 
@@ -50,15 +63,16 @@ def list_(
     call: ListingOptions,
     queue: Annotated[
         str | None,
-        typer.Option("--queue", metavar="QUEUE", help="Only workers that hold messages of this queue."),
+        typer.Option("--queue", metavar="QUEUE", help="Only workers that take or hold messages of it."),
     ] = None,
 ) -> None:
-    """List the processes that take messages and what they hold.
+    """List the processes that take messages, from which queues, and what they hold.
 
-    Up to 1,000 messages are told of a process, besides those that were handed to it as a service host.
+    A server is among them while clients take messages through it: these are named. Up to 1,000 messages are
+    told of a process, besides those that were handed to it as a service host.
     """
     with call.broker() as broker:
         found = broker.workers()
     if queue is not None:
-        found = [worker for worker in found if any(held.queue == queue for held in worker.holds)]
-    call.print_all(found, _COLUMNS, _row, "no workers", spare=("machine", "seen", "process"))
+        found = [one for one in found if queue in _queues(one)]
+    call.print_all(found, _COLUMNS, _row, "no workers", spare=("worker", "seen", "machine"))

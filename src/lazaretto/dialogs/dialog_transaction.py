@@ -43,7 +43,9 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock
+from lazaretto.model.presence import RECEIVER, Taker
 from lazaretto.observe.traces import active
+from lazaretto.store.runtime.processes import program
 from lazaretto.store.sql.store import Store
 
 
@@ -104,6 +106,7 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         group: str | None = None,
     ) -> Steps[list[DialogMessage]]:
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
+        self._store.presence.enter(self, Taker(str(self._path(queue)), RECEIVER, program()))
         steps = self._taking(queue, max_messages, max_wait, conversation, group)
         if (tracing := active(self._store)) is not None:
             steps = tracing.receiving(self._path(queue), steps)

@@ -29,7 +29,7 @@ _REST = 0.5
 _CLEAN_EVERY = 600.0
 _CLEAN_FIRST = 5.0
 _CLEAN_SPREAD = 10.0
-#: How often this process writes a heartbeat if it holds messages, in seconds.
+#: How often this process writes a heartbeat if it takes or holds messages, in seconds.
 _BEAT_EVERY = 10.0
 #: How often the thread looks for dead processes, in seconds.
 _BURY_EVERY = 1.0
@@ -157,11 +157,13 @@ class Maintenance:
 
     def _look_for_dead(self) -> None:
         """Write a heartbeat, and recover messages that dead processes held."""
-        now = time.monotonic()
-        if now >= self._beat_at:
+        now, presence = time.monotonic(), self._store.presence
+        if now >= self._beat_at or presence.is_due():
             self._beat_at = now + _BEAT_EVERY
-            if self._store.read(lambda tx: tx.workers.needs_heartbeat()):
-                self._store.run(Heartbeat())
+            takers = presence.records()
+            registered = self._store.read(lambda tx: tx.workers.needs_heartbeat())
+            if takers or registered:
+                self._store.run(Heartbeat(takers))
         self._store.tidy()
         if now >= self._bury_at:
             self._bury_at = now + _BURY_EVERY

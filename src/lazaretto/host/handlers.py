@@ -13,6 +13,7 @@ from lazaretto.host.handler_options import HandlerOptions
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.options import initialised_with_options_of, takes_options_of
+from lazaretto.store.runtime.processes import program
 from lazaretto.tools.loading import attribute, import_module, load
 
 
@@ -50,6 +51,12 @@ class Handler(Bound):
 
     def __repr__(self) -> str:
         return f"<Handler {self.__name__} of {str(self.path)!r}>"
+
+    @property
+    def name(self) -> str:
+        """The name of its function, with the module's."""
+        module = getattr(self.function, "__module__", None)
+        return f"{program() if module == '__main__' else module}.{self.__name__}" if module else self.__name__
 
     @property
     def at_once(self) -> bool:

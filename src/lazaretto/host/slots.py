@@ -22,6 +22,7 @@ from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import Shared
 from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.model.messages import MOST_MESSAGES
+from lazaretto.model.presence import HOST, Taker
 from lazaretto.store.runtime.measures import active as measured
 
 _log = logging.getLogger(__name__)
@@ -102,6 +103,8 @@ class Slot:
     def run(self) -> None:
         """Work until told to stop, and wait out temporary faults."""
         work = self._work_session if self._sessions is not None else self._work_queue
+        taker = Taker(str(self._path), HOST, self._shared.handler.name)
+        self._store.presence.enter(self, taker)
         try:
             while not self._stopping.is_set():
                 try:
@@ -119,6 +122,7 @@ class Slot:
             with contextlib.suppress(Exception):
                 _log.exception("a slot of %r ended", str(self._path))
         finally:
+            self._store.presence.leave(self)
             with contextlib.suppress(Exception):
                 self._give_back()
             # Locks of a slot that does not work are not renewed.

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from lazaretto.aio import AsyncReceiver
+from lazaretto.aio.posting import introduce
 from lazaretto.broker.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
 from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.presence import AMQP_CLIENT
 from lazaretto.servicebus.amqp import AmqpError, Link, Session
 from lazaretto.servicebus.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED
 from lazaretto.servicebus.amqp.events import (
@@ -173,6 +175,7 @@ class Attached:
             link, source=msgspec.structs.replace(source, filter=filters), properties=properties
         )
         if link.attached:
+            introduce(receiver, name, AMQP_CLIENT, self._peer.name_on(name))
             in_main = EntityPath.parse(name).subqueue is Subqueue.MAIN
             blames = options.blame_clients and in_main and not deletes
             self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes, blames=blames)

@@ -94,6 +94,12 @@ class Grants:
         name = "/".join(part for part in (policy.scope, policy.name) if part)
         return Actor.at(f"{KEY}{name}", self.address, door=DOOR, kind=NameKind.KEY)
 
+    def name_on(self, path: str, own: str = "") -> str:
+        """Return a name for who receives from a path: what it calls itself, its key, and where it is."""
+        actor = self.actor(path, Right.LISTEN)
+        who = [one for one in (own, str(actor) if actor.kind is NameKind.KEY else "") if one]
+        return f"{' with '.join(who) or 'somebody'}{f' at {actor.origin}' if actor.origin else ''}"
+
     def sees(self, path: str) -> bool:
         """Return whether the client may know of an entity: whether it has any right on it."""
         now = time.time()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
@@ -41,6 +42,8 @@ _LONG_IDLE: Final = 30.0
 _CROWDED: Final = 0.01
 #: How long the end of a connection waits for what was begun on it, in seconds.
 _LONGEST_END: Final = 10.0
+#: Random numbers, which clients put into what they call themselves.
+_RANDOM: Final = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
 
 
 class Peer(asyncio.Protocol):
@@ -325,6 +328,12 @@ class Peer(asyncio.Protocol):
         self.door.peers.discard(self)
         door.peers.add(self)
         self.door, self.grants = door, Grants(door.keys, door.guard, self._seat)
+
+    def name_on(self, path: str) -> str:
+        """Return a name for the client by which people know it: as it calls itself, and where it is."""
+        opened = self._connection.remote_open
+        own = _RANDOM.sub("", opened.container_id).strip(" -_:.") if opened is not None else ""
+        return self.grants.name_on(path, own)
 
     def _start_sasl(self, event: SaslStarted) -> None:
         # The other mechanisms give no right: that is for tokens.

@@ -6,10 +6,13 @@ import dataclasses
 from collections import defaultdict
 from datetime import datetime
 
+import msgspec
+
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
-from lazaretto.store.records.messages import FOR_CLIENTS, LOST
+from lazaretto.model.presence import TakerRecord
+from lazaretto.store.records.messages import FOR_CLIENTS, LOST, WorkerRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: How many messages with a time to come are looked at for those that are locked.
@@ -33,9 +36,27 @@ class HeldMessages:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MessageTaker:
+    """One that takes messages of a queue: a receiver, a service host, a pipeline, or a client of a server.
+
+    `queue`: with the subqueue, if it is one. `kind`: "receiver", "service host", "pipeline", "AMQP client" or
+    "HTTP client". `name`: the program's, the handler's or the pipeline's; a client's as it calls itself, with
+    where it is. `since`: when it came. `seen`: when it last did; a client comes with each request, and is
+    told of for a minute.
+    """
+
+    queue: str
+    kind: str
+    name: str
+    since: datetime
+    seen: datetime
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Worker:
     """A process that takes messages. `seen`: its last heartbeat. `alive`: not known to be dead.
 
+    `takers`: who takes messages in it, or through it if it is a server, by queue; also while there are none.
     `complete`: False if it holds more than is told, or may: so many messages wait for a time.
     """
 
@@ -46,6 +67,12 @@ class Worker:
     alive: bool
     holds: tuple[HeldMessages, ...]
     complete: bool = True
+    takers: tuple[MessageTaker, ...] = ()
+
+    @property
+    def host_name(self) -> str:
+        """The name of its machine, without what tells containers and starts of it apart."""
+        return self.machine.partition("/")[0]
 
 
 #: Messages by the path they lie in and their session.
@@ -53,7 +80,7 @@ _Held = dict[tuple[str, str | None], list[int]]
 
 
 def list_workers(tx: Transaction) -> list[Worker]:
-    """Return all known workers, by name."""
+    """Return all known workers, by name; not processes that take nothing, such as servers without clients."""
     held, looked_at_all = _held_by_receivers(tx)
     found = []
     for record in tx.workers.all():
@@ -69,18 +96,28 @@ def list_workers(tx: Transaction) -> list[Worker]:
                     handed.add((queue.path, lease.session_id))
         own, complete = _without(held.get(record.worker, {}), handed)
         alive = record.died is None and not tx.workers.is_dead(record.worker)
-        found.append(
-            Worker(
-                record.worker,
-                record.machine,
-                record.pid,
-                to_datetime(record.seen),
-                alive,
-                (*holds, *own),
-                complete and looked_at_all,
-            )
+        worker = Worker(
+            record.worker,
+            record.machine,
+            record.pid,
+            to_datetime(record.seen),
+            alive,
+            (*holds, *own),
+            complete and looked_at_all,
+            _takers(record),
         )
+        # Those of an older version have not said what they take.
+        if worker.takers or worker.holds or not alive or record.takers is None:
+            found.append(worker)
     return found
+
+
+def _takers(record: WorkerRecord) -> tuple[MessageTaker, ...]:
+    found = msgspec.json.decode(record.takers or "[]", type=list[TakerRecord])
+    return tuple(
+        MessageTaker(one.queue, one.kind, one.name, to_datetime(one.since), to_datetime(one.seen))
+        for one in found
+    )
 
 
 def _without(held: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[HeldMessages], bool]:

@@ -8,6 +8,7 @@ death it was involved in counts.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import msgspec
@@ -19,6 +20,7 @@ from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.failure import WORKER_CRASHED, Failure
 from lazaretto.model.keys import queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
+from lazaretto.model.presence import TakerRecord
 from lazaretto.store.records.messages import LOCKED, LeaseRecord, MessageRow, QueueRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -134,16 +136,17 @@ class BuryWorkers(Operation[None]):
             bury(tx, worker)
 
 
+@dataclasses.dataclass(slots=True)
 class Heartbeat(Operation[None]):
-    """Write a heartbeat."""
+    """Write a heartbeat, with who takes messages in this process."""
 
-    __slots__ = ()
+    takers: Sequence[TakerRecord]
 
     durable = False
     foreseeable = True
 
     def run(self, tx: Transaction) -> None:
-        tx.workers.write_heartbeat()
+        tx.workers.write_heartbeat(self.takers)
 
 
 class Leave(Operation[None]):

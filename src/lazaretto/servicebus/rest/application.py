@@ -8,10 +8,12 @@ from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
+from lazaretto.aio.posting import introduce
 from lazaretto.aio.readings import Readings
 from lazaretto.errors import MessageLockLost
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.presence import HTTP_CLIENT
 from lazaretto.servicebus.answers import Settlement, Verb
 from lazaretto.servicebus.atom import feeds
 from lazaretto.servicebus.atom.application import admit
@@ -78,7 +80,7 @@ class Messages:
             return await self._send(wish, scope, receive, headers)
         await body_of(receive, 0)
         if wish.token is None:
-            return await self._receive(wish, scope, receive, named)
+            return await self._receive(wish, scope, receive, named, grants)
         return await self._settle(wish)
 
     async def _send(
@@ -93,13 +95,16 @@ class Messages:
         await self._door.broker.sender(wish.path).send(messages)
         return _Answer(201)
 
-    async def _receive(self, wish: Wish, scope: Scope, receive: Receive, named: Mapping[str, str]) -> _Answer:
+    async def _receive(
+        self, wish: Wish, scope: Scope, receive: Receive, named: Mapping[str, str], grants: Grants
+    ) -> _Answer:
         locks = wish.act is Act.LOCK
         await self._door.check_receivable(wish.path, of_session=False)
         wait = _wait_of(scope["query_string"].decode("latin-1"))
         share = share_of(scope)
         await share.hold(_COST * await Readings(self._door.broker).size_ahead(EntityPath.parse(wish.path), 1))
         receiver = self._door.broker.receiver(wish.path, mode="peek_lock" if locks else "receive_and_delete")
+        introduce(receiver, wish.path, HTTP_CLIENT, grants.name_on(wish.path))
         messages: list[ReceivedMessage] = await _while_there(receive, receiver.receive(1, wait))
         if not messages:
             return _Answer(204)

@@ -329,13 +329,14 @@ class AuditCriteria(msgspec.Struct, frozen=True):
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
-    """A process that holds or held messages. Times in microseconds."""
+    """A process that holds or held messages, or takes some. Times in microseconds; `takers`: as JSON."""
 
     worker: str
     machine: str
     pid: int
     seen: int
     died: int | None
+    takers: str | None
 
 
 class LeaseRecord(msgspec.Struct, frozen=True):

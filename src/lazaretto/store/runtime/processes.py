@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,14 @@ class Process(NamedTuple):
     machine: str
     pid: int
     born: str
+
+
+@functools.cache
+def program() -> str:
+    """Return the name of this process's program, as people know it: a module's, or its file's."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    name = spec.name.removesuffix(".__main__") if spec is not None else Path(sys.argv[0]).name
+    return name or "python"
 
 
 def this_process() -> Process:

@@ -783,7 +783,7 @@ SELECT worker, machine, pid, born, seen FROM lazaretto_workers WHERE died IS NUL
 
 -- name: select_workers
 -- All processes that hold or held messages.
-SELECT worker, machine, pid, seen, died FROM lazaretto_workers ORDER BY worker
+SELECT worker, machine, pid, seen, died, takers FROM lazaretto_workers ORDER BY worker
 
 -- name: select_worker
 -- One process that holds or held messages.
@@ -794,8 +794,10 @@ SELECT machine, pid, born, seen, died FROM lazaretto_workers WHERE worker = :wor
 UPDATE lazaretto_workers SET died = :now WHERE worker = :worker
 
 -- name: beat
--- A process's sign of life.
-UPDATE lazaretto_workers SET seen = :now WHERE worker = :worker
+-- A process's sign of life, and who takes messages in it.
+INSERT INTO lazaretto_workers (worker, machine, pid, born, seen, takers)
+VALUES (:worker, :machine, :pid, :born, :now, :takers)
+ON CONFLICT (worker) DO UPDATE SET seen = :now, takers = :takers
 
 -- name: delete_worker
 -- A process that has given up what it held.

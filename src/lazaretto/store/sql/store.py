@@ -19,6 +19,7 @@ from lazaretto.store.runtime.chance import message_ids
 from lazaretto.store.runtime.forks import Opener
 from lazaretto.store.runtime.notices import NoticeLog
 from lazaretto.store.runtime.notifier import Caller, Notifier
+from lazaretto.store.runtime.presence import Presence
 from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.group_commit import GroupCommit, Ticket, in_order, run_merged
@@ -70,6 +71,8 @@ class Store(ABC):
         self._group = GroupCommit(self._commit, always_durable=durable_attempts)
         self.notifier = Notifier(self._first_waits)
         self._notices = NoticeLog()
+        #: Who takes messages in this process.
+        self.presence = Presence(clock)
 
     @property
     def server(self) -> tuple[str, int | None] | None:

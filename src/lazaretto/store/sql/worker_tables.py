@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.model.keys import lower_bound
+from lazaretto.model.presence import TakerRecord
 from lazaretto.store.records.messages import LOST, LeaseRecord, MessageRow, WorkerRecord
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.commit_context import Part
@@ -53,9 +54,15 @@ class WorkerTables(Part):
         """Return whether this process is registered as a worker."""
         return self._context.run("select_worker", (self._context.worker,)).fetchone() is not None
 
-    def write_heartbeat(self) -> None:
-        """Write a heartbeat, if this process is registered as a worker."""
-        self._context.run("beat", {"worker": self._context.worker, "now": self._context.now})
+    def write_heartbeat(self, takers: Sequence[TakerRecord]) -> None:
+        """Write a heartbeat, with who takes messages in this process, and register it as a worker."""
+        values = {
+            "worker": self._context.worker,
+            "now": self._context.now,
+            "takers": msgspec.json.encode(takers).decode(),
+            **this_process()._asdict(),
+        }
+        self._context.run("beat", values)
 
     def delete(self) -> None:
         """Unregister this process as a worker: it has released its messages, or lets their locks expire."""

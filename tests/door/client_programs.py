@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 from door.facts import CLIENTS
@@ -48,6 +49,12 @@ def _python(number: str, authority: str) -> Program:
             raise Missing(f"there is no {_OLDER}: make test installs it")
         environment = {"PYTHONPATH": str(_OLDER), **trusts}
     return Program((sys.executable, str(CLIENTS / "python/client.py")), environment)
+
+
+def _proton(name: str, _authority: str) -> Program:
+    if find_spec("proton") is None:
+        raise Missing("there is no Proton for this Python")
+    return Program((sys.executable, str(CLIENTS / "python" / name)))
 
 
 def _javascript(name: str, authority: str) -> Program:
@@ -113,9 +120,12 @@ PROGRAMS: Mapping[str, tuple[Callable[[str, str], Program], str]] = {
     "python-7.15": (_python, "7.15"),
     "python-7.14": (_python, "7.14"),
     "javascript": (_javascript, "client.js"),
+    "proton": (_proton, "qpid.py"),
     "rhea": (_javascript, "rhea.js"),
     "go": (_go, ""),
     "java": (_java, "Azure"),
+    "java-rabbit": (_java, "Rabbit"),
+    "java-jms": (_java, "Jms"),
 }
 
 

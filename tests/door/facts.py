@@ -18,6 +18,8 @@ TABLE = CLIENTS / "facts.json"
 _MANAGER, _SENDER = "RootManageSharedAccessKey", "sender"
 _KEY = "a key of this test"
 _DELIVERIES = 10
+#: The entity whose key may only send.
+_SEND_ONLY = "send-only"
 
 
 class Answer(NamedTuple):
@@ -98,9 +100,11 @@ def settings(serve: Callable[..., Served], broker: Broker, folder: Path) -> dict
                 )
             ]  # fmt: skip
             administration.update_queue(queue)
+    # Who logs in with the key of an entity says whose it is.
+    keys["sender"] = (f"{_SEND_ONLY}/{_SENDER}", _KEY)
     return {
         "host": "localhost", "port": served.port, "authority": str(trusted),
-        "strings": strings, "keys": {way: list(pair) for way, pair in keys.items()},
+        "strings": strings, "keys": keys,
     }  # fmt: skip
 
 

@@ -28,7 +28,7 @@ import (
 const (
 	long    = 20 * time.Second
 	short   = time.Second
-	workers = 8
+	workers = 24
 )
 
 type table = map[string]any

@@ -17,7 +17,20 @@ import java.util.function.Supplier;
 /** How a program of Java takes the steps of the table, whatever client it has. */
 final class Table {
     static final ObjectMapper JSON = new ObjectMapper();
-    static final int WORKERS = 8;
+    static final int WORKERS = 24;
+    /** How long a step waits for messages, and for none, in milliseconds. */
+    static final long LONG = 20_000, SHORT = 1_000;
+    /** What the table calls errors of AMQP. */
+    private static final Map<String, String> CONDITIONS = Map.ofEntries(
+        Map.entry("amqp:not-found", "EntityNotFound"), Map.entry("amqp:unauthorized-access", "Unauthorized"),
+        Map.entry("amqp:not-implemented", "NotImplemented"), Map.entry("amqp:not-allowed", "InvalidOperation"),
+        Map.entry("amqp:resource-limit-exceeded", "QuotaExceeded"),
+        Map.entry("amqp:link:message-size-exceeded", "MessageSizeExceeded"),
+        Map.entry("com.microsoft:entity-disabled", "EntityDisabled"),
+        Map.entry("com.microsoft:message-lock-lost", "MessageLockLost"),
+        Map.entry("com.microsoft:session-lock-lost", "SessionLockLost"),
+        Map.entry("com.microsoft:session-cannot-be-locked", "SessionCannotBeLocked"),
+        Map.entry("com.microsoft:timeout", "ServiceTimeout"));
     static JsonNode settings;
 
     private Table() {}
@@ -26,6 +39,11 @@ final class Table {
     interface Client extends AutoCloseable {
         /** Take a step, and return what it sees. */
         Object take(String verb, JsonNode step) throws Exception;
+
+        /** Queues that the server has made for it, by name. */
+        default Map<String, String> addresses() {
+            return Map.of();
+        }
 
         /** What the table calls an error. */
         String nameOf(Throwable error);
@@ -40,6 +58,24 @@ final class Table {
 
     static String text(JsonNode step, String name) {
         return step.hasNonNull(name) ? step.get(name).asText() : null;
+    }
+
+    /** Return what the table calls the error of AMQP that a text names. */
+    static String conditionOf(String text) {
+        return CONDITIONS.entrySet().stream().filter(one -> text.contains(one.getKey())).map(Map.Entry::getValue).findFirst().orElse("?");
+    }
+
+    /** Return name and key for a way to connect that AMQP alone has. */
+    static JsonNode keyOf(String way) {
+        if (!settings.get("keys").has(way)) throw new Impossible(way);
+        return settings.get("keys").get(way);
+    }
+
+    /** Return a step with the addresses of queues that the server has made. */
+    private static JsonNode resolve(JsonNode step, Map<String, String> addresses) throws IOException {
+        String text = step.toString();
+        for (var one : addresses.entrySet()) text = text.replace("\"@" + one.getKey() + "\"", "\"" + one.getValue() + "\"");
+        return JSON.readTree(text);
     }
 
     /** The body that a message of the table has. */
@@ -69,7 +105,8 @@ final class Table {
         return expected.equals(seen);
     }
 
-    private static void take(Client client, JsonNode step) throws Exception {
+    private static void take(Client client, JsonNode given) throws Exception {
+        JsonNode step = resolve(given, client.addresses());
         String fails = text(step, "fails");
         JsonNode seen;
         try {

@@ -3,7 +3,7 @@
 
 const { readFileSync } = require("node:fs");
 
-const WORKERS = 8;
+const WORKERS = 24;
 
 // A step for which a client has no call.
 class Impossible extends Error {}
@@ -20,6 +20,10 @@ function holds(expected, seen) {
     return seen !== null && typeof seen === "object" && Object.keys(expected).every((name) => holds(expected[name], seen[name]));
   return expected === seen;
 }
+
+// A step with the addresses of queues that the server has made.
+const resolved = (step, addresses = {}) =>
+  JSON.parse(JSON.stringify(step).replace(/"@(\w+)"/g, (all, name) => JSON.stringify(addresses[name])));
 
 async function take(under, step, verbs, nameOf) {
   if (!verbs[step.do]) throw new Impossible(step.do);
@@ -42,7 +46,7 @@ async function ask(fact, open, verbs, nameOf) {
   let under;
   try {
     under = await open();
-    for (const step of fact.steps) await take(under, step, verbs, nameOf);
+    for (const step of fact.steps) await take(under, resolved(step, under.addresses), verbs, nameOf);
     return { title: fact.title, ok: true };
   } catch (error) {
     if (error instanceof Impossible) return { title: fact.title, impossible: error.message };

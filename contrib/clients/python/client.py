@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
@@ -27,6 +23,7 @@ from azure.servicebus.management import (
     SqlRuleAction,
     SqlRuleFilter,
 )
+from table import LONG, SHORT, Impossible, body_of, main
 
 #: What the table calls errors. This SDK has none of its own for a session without a receiver for it.
 ERRORS: Mapping[type[Exception], str] = {
@@ -46,7 +43,6 @@ ERRORS: Mapping[type[Exception], str] = {
     exceptions.ServiceBusError: "InvalidOperation",
     HttpResponseError: "InvalidRule",
 }
-WAIT, SHORT, WORKERS = 15.0, 1.0, 8
 FIELDS = {
     "id": "message_id", "subject": "subject", "correlation": "correlation_id", "to": "to",
     "replyTo": "reply_to", "replyToSession": "reply_to_session_id", "contentType": "content_type",
@@ -54,8 +50,18 @@ FIELDS = {
 }  # fmt: skip
 
 
-class Impossible(Exception):
-    """A step for which the SDK has no call."""
+class Seen:
+    """A message as the table names its fields."""
+
+    def __init__(self, message: Any) -> None:
+        self._message = message
+
+    def __repr__(self) -> str:
+        return repr(self._message)
+
+    def get(self, name: str) -> Any:
+        """Return a field."""
+        return field(self._message, name)
 
 
 class Fact:
@@ -63,6 +69,7 @@ class Fact:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings
+        self.addresses: dict[str, str] = {}
         self.names: dict[str, Any] = {}
         self.stack = ExitStack()
         self.client: ServiceBusClient
@@ -70,26 +77,13 @@ class Fact:
         self.senders: dict[str, Any] = {}
         self.connect({"by": "plain"})
 
-    def run(self, step: Mapping[str, Any]) -> None:
-        """Take a step. Raises an error if what it sees differs."""
-        act: Callable[[Mapping[str, Any]], Any] | None = getattr(
-            self, {"client": "connect"}.get(step["do"], step["do"]).replace("-", "_"), None
-        )
-        if act is None:
-            raise Impossible(step["do"])
-        try:
-            seen = act(step)
-        except Exception as error:
-            if "fails" not in step:
-                raise
-            name = next((name for kind, name in ERRORS.items() if isinstance(error, kind)), "?")
-            if name != step["fails"]:
-                raise AssertionError(f"expected {step['fails']}, got {name}: {error!r}") from error
-            return
-        if "fails" in step:
-            raise AssertionError(f"expected {step['fails']} of {step['do']}, got {seen!r}")
-        if "see" in step and not holds(step["see"], seen):
-            raise AssertionError(f"{step['do']}: expected {step['see']}, got {str(seen)[:500]}")
+    def step(self, name: str) -> Callable[[Mapping[str, Any]], Any] | None:
+        """Return how to take a step; None: the SDK has no call for it."""
+        return getattr(self, {"client": "connect"}.get(name, name).replace("-", "_"), None)
+
+    def name_of(self, error: Exception) -> str:
+        """Return what the table calls an error."""
+        return next((name for kind, name in ERRORS.items() if isinstance(error, kind)), "?")
 
     # Connections.
 
@@ -170,24 +164,25 @@ class Fact:
     def receive(self, step: Mapping[str, Any]) -> list[Any]:
         count = len(step.get("see", ()))
         receiver = self.receiver(step)
-        end = time.monotonic() + (WAIT if count else SHORT)
+        end = time.monotonic() + (LONG if count else SHORT)
         found: list[Any] = []
         while len(found) < max(count, 1) and (left := end - time.monotonic()) > 0:
             found += receiver.receive_messages(
                 max_message_count=max(count, 1) - len(found), max_wait_time=left
             )
         self.names[step.get("as", "")] = [(receiver, one) for one in found]
-        return found
+        return [Seen(one) for one in found]
 
     def peek(self, step: Mapping[str, Any]) -> list[Any]:
-        return self.receiver(step).peek_messages(max_message_count=20, sequence_number=1)
+        found = self.receiver(step).peek_messages(max_message_count=20, sequence_number=1)
+        return [Seen(one) for one in found]
 
     def receive_deferred(self, step: Mapping[str, Any]) -> list[Any]:
         receiver = self.receiver(step)
         numbers = [one.sequence_number for _, one in self.names[step["messages"]]]
         found = receiver.receive_deferred_messages(numbers)
         self.names[step.get("as", "")] = [(receiver, one) for one in found]
-        return found
+        return [Seen(one) for one in found]
 
     # Settlements. Messages that change properties are settled over the protocol alone by other SDKs.
 
@@ -218,7 +213,7 @@ class Fact:
 
     def accept(self, step: Mapping[str, Any]) -> Any:
         session = step.get("session", NEXT_AVAILABLE_SESSION)
-        named = {"session_id": session, "max_wait_time": step.get("seconds", WAIT)}
+        named = {"session_id": session, "max_wait_time": step.get("seconds", LONG)}
         self.names[step["as"]] = receiver = self.receiver(step, **named)
         return receiver.session.session_id
 
@@ -293,11 +288,6 @@ class Fact:
         }
 
 
-def body_of(form: Mapping[str, Any]) -> str:
-    """Return the body that a message of the table has."""
-    return form["repeat"] * form["times"] if "repeat" in form else form.get("body", "")
-
-
 def message_of(form: Mapping[str, Any]) -> ServiceBusMessage:
     """Return a message of the table as the SDK has it."""
     named: dict[str, Any] = {FIELDS[name]: value for name, value in form.items() if name in FIELDS}
@@ -343,39 +333,5 @@ def field(message: Any, name: str) -> Any:
     return getattr(message, names[name])
 
 
-def holds(expected: Any, seen: Any) -> bool:
-    """Compare what a step sees with the table: of maps and messages only what the table names."""
-    if isinstance(expected, list):
-        return len(expected) == len(seen) and all(map(holds, expected, seen))
-    if isinstance(expected, dict):
-        value = seen.get if isinstance(seen, dict) else lambda name: field(seen, name)
-        return all(holds(one, value(name)) for name, one in expected.items())
-    return bool(expected == seen)
-
-
-def ask(fact: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Take the steps of a fact; return what is printed of it."""
-    told: dict[str, Any] = {"title": fact["title"]}
-    try:
-        under_way = Fact(settings)
-        with under_way.stack:
-            for step in fact["steps"]:
-                under_way.run(step)
-    except Impossible as error:
-        return told | {"impossible": str(error)}
-    except Exception as error:
-        return told | {"ok": False, "why": f"{type(error).__name__}: {error}"[:2000]}
-    return told | {"ok": True}
-
-
-def main(facts: str, settings: str, part: str = "") -> None:
-    """Ask all facts whose title has a part, several at a time."""
-    table = [one for one in json.loads(Path(facts).read_text("utf-8")) if part in one["title"]]
-    given = json.loads(Path(settings).read_text("utf-8"))
-    with ThreadPoolExecutor(WORKERS) as pool:
-        for told in pool.map(lambda fact: ask(fact, given), table):
-            print(json.dumps(told), flush=True)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(Fact)

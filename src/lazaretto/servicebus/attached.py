@@ -30,11 +30,13 @@ from lazaretto.servicebus.amqp.events import (
 from lazaretto.servicebus.amqp.performatives import Coordinator, Source, Target
 from lazaretto.servicebus.amqp.values import Described
 from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of
+from lazaretto.servicebus.browser import COPY, Browser
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.nodes import Replies, Requests, is_node, without_node
 from lazaretto.servicebus.order import ALL, Order
 from lazaretto.servicebus.producer import Producer
 from lazaretto.servicebus.signatures import Right, Unauthorized, entity_of
+from lazaretto.servicebus.temporary import Temporary
 from lazaretto.servicebus.transactions import Coordination
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+#: Links to queues and topics.
+_Entities = Producer | Consumer | Browser
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
 #: What .NET's clients ask for to share a session, with the code that the filter may have instead of its name.
 _SHARED_FILTERS: Final = ("com.microsoft:non-exclusive-session-filter", 83_483_426_830)
@@ -63,9 +67,10 @@ class Attached:
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
-        self._links: dict[Link, Producer | Consumer | Requests | Replies | Coordination] = {}
+        self._links: dict[Link, Producer | Consumer | Browser | Requests | Replies | Coordination] = {}
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
         self._orders: dict[Session, Order] = {}
+        self._temporary = Temporary(peer)
         #: Links that were detached, until they have let go of what they held.
         self._ending: set[Consumer] = set()
         #: What is done about events of links.
@@ -87,7 +92,7 @@ class Attached:
     @property
     def entities(self) -> bool:
         """Whether some are to entities."""
-        return any(isinstance(one, Producer | Consumer) for one in self._links.values())
+        return any(isinstance(one, _Entities) for one in self._links.values())
 
     def held(self, kind: type[T]) -> Iterator[T]:
         """Yield the links of a kind."""
@@ -96,9 +101,7 @@ class Attached:
     def entities_beside(self, link: Link) -> bool:
         """Whether links to entities are on a link's session."""
         return any(
-            one.session is link.session
-            for one, held in self._links.items()
-            if isinstance(held, Producer | Consumer)
+            one.session is link.session for one, held in self._links.items() if isinstance(held, _Entities)
         )
 
     def order(self, link: Link) -> Order:
@@ -113,7 +116,7 @@ class Attached:
             await self.order(link).turn(ALL)
             await self._peer.entered()
             self._peer.door.guard.refuse_new_work()
-            _refuse_dynamic(link)
+            await self._temporary.make(link)
             if link.sends:
                 await self._attach_receiver(link)
             else:
@@ -157,6 +160,9 @@ class Attached:
             return
         self._peer.grants.require(name, Right.LISTEN)
         session = _session_of(source)
+        if source.distribution_mode == COPY:
+            await self._attach_browser(link, name, session)
+            return
         options = await self._peer.door.check_receivable(name, of_session=session is not None)
         deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
         receiver = self._peer.door.broker.receiver(
@@ -181,6 +187,19 @@ class Attached:
             self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes, blames=blames)
         else:
             await receiver.close()
+
+    async def _attach_browser(self, link: Link, name: str, session: str | NextSession | None) -> None:
+        """Attach a link on which the client looks at messages."""
+        if session is not None:
+            raise AmqpError(
+                NOT_IMPLEMENTED,
+                f"expected a source of the distribution mode {COPY} without a session, got one with it: "
+                "this server shows the messages of all sessions",
+            )
+        await self._peer.door.broker.queue(EntityPath.parse(name).queue)
+        link.session.accept(link)
+        if link.attached:
+            self._links[link] = Browser(self._peer, link, name)
 
     async def _await_ending(self, path: str) -> None:
         """Wait for links that were detached: a client may ask for a session again at once."""
@@ -211,8 +230,11 @@ class Attached:
             self._peer.trials.settled()
             self._ending.add(held)
             held.closed.add_done_callback(lambda _: self._ending.discard(held))
+        elif isinstance(held, Browser):
+            held.detach()
         elif isinstance(held, Coordination):
             self._peer.transactions.drop(link)
+        self._temporary.end(link)
 
     def _end_session(self, event: SessionEnded) -> None:
         for link in [*self._links, *self._attaching]:
@@ -222,7 +244,7 @@ class Attached:
 
     def _look(self, event: CreditChanged) -> None:
         held = self._links.get(event.link)
-        if isinstance(held, Consumer | Replies):
+        if isinstance(held, Consumer | Browser | Replies):
             held.look()
 
     def _update(self, event: DeliveriesUpdated) -> None:
@@ -247,7 +269,7 @@ class Attached:
     def check_access(self) -> None:
         """Detach the links whose token has expired."""
         for link, held in list(self._links.items()):
-            if isinstance(held, Producer | Consumer):
+            if isinstance(held, _Entities):
                 try:
                     self._peer.grants.require(
                         held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN
@@ -259,7 +281,7 @@ class Attached:
     def look_anew(self, path: str) -> None:
         """Let the links of an entity that was made anew hand over what comes to that."""
         for link, user in self._links.items():
-            if isinstance(user, Consumer) and _is_of(link, path):
+            if isinstance(user, Consumer | Browser) and _is_of(link, path):
                 user.look_anew()
 
     def end_deleted(self, path: str) -> None:
@@ -289,17 +311,6 @@ def _is_of(link: Link, path: str) -> bool:
         return False
 
 
-def _refuse_dynamic(link: Link) -> None:
-    """Raise AmqpError for a link whose queue the server would have to make, as for JMS's temporary ones."""
-    end = link.source if link.sends else link.target
-    if isinstance(end, Source | Target) and end.dynamic:
-        raise AmqpError(
-            NOT_IMPLEMENTED,
-            "expected the address of a queue or topic, got none and dynamic: this server makes no queue that "
-            "lives as long as a connection; name one for the answers, with a session for each who asks",
-        )
-
-
 def _session_of(source: Source) -> str | NextSession | None:
     """Return the session that a source asks for; None: no session. Raises AmqpError."""
     filters = source.filter or {}
@@ -309,6 +320,13 @@ def _session_of(source: Source) -> str | NextSession | None:
                 NOT_IMPLEMENTED,
                 f"expected a receiver that has its session alone, got the filter {_SHARED_FILTERS[0]}: "
                 "this server has no sessions that several receivers share",
+            )
+        if name != _SESSION_FILTER:
+            # Whoever asks for some messages and gets all settles what it should not.
+            raise AmqpError(
+                NOT_IMPLEMENTED,
+                f"expected no filter but {_SESSION_FILTER}, got {name}: this server has no selectors of "
+                "receivers; choose messages by the rules of a subscription",
             )
     if _SESSION_FILTER not in filters:
         return None

@@ -20,6 +20,7 @@ from lazaretto.servicebus.amqp.events import (
 )
 from lazaretto.servicebus.amqp.states import ConnectionState
 from lazaretto.servicebus.attached import Attached
+from lazaretto.servicebus.browser import Browser
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.signatures import Unauthorized, name_of_login
@@ -202,8 +203,9 @@ class Peer(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.paused = False
-        for consumer in self.links.held(Consumer):
-            consumer.look()
+        links: list[Consumer | Browser] = [*self.links.held(Consumer), *self.links.held(Browser)]
+        for one in links:
+            one.look()
 
     def flush_soon(self) -> None:
         """Send what the connection has to say when all has been added that one commit answers.

@@ -60,7 +60,8 @@ endef
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
 	@echo "make demo    flights that fail, a host at work, and the console in a browser"
-	@echo "make test    all tests (short forms of the long ones)"
+	@echo "make test    all tests (short forms of the long ones); LAZARETTO_TEST_CLIENTS=none: without clients"
+	@echo "             of other languages, which npm, Go's proxy and Maven bring"
 	@echo "make test-store, test-door …: one folder of tests/"
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"

@@ -138,5 +138,15 @@ def test_pages_of_each_namespace(tmp_path: Path) -> None:
         for host, amount in (("a.localhost", 1), ("localhost", 0)):
             assert len(emulator.request("GET", place, headers={"Host": host}).json) == amount
         assert emulator.request("GET", "/$emulator/console/", headers={"Host": "x.example"}).status == 401
+        # A browser that has named a namespace once stays in it, until it names another.
+        named = emulator.request("GET", "/$emulator/console/?namespace=A")
+        cookie, *attributes = named.headers["set-cookie"].split("; ")
+        assert (named.status, cookie) == (200, "lazaretto-namespace=a")
+        assert "Path=/$emulator/console/" in attributes
+        assert len(emulator.request("GET", place, headers={"Cookie": cookie}).json) == 1
+        assert emulator.request("GET", f"{place}&namespace=", headers={"Cookie": cookie}).json == []
+        assert emulator.request("GET", "/$emulator/console/?namespace=b").status == 404
+        emulator.control("DELETE", "namespaces/a")
+        assert emulator.request("GET", place, headers={"Cookie": cookie}).json == []
     with emulated() as emulator:
         assert emulator.request("GET", "/$emulator/console/").status == 404

@@ -119,7 +119,19 @@ def test_clearing_takes_messages_of_every_kind(emulator: Emulated) -> None:
 
 
 def test_the_clock_wakes_who_waits(emulator: Emulated) -> None:
-    text = emulator.namespace("hours")
+    _wakes(emulator, emulator.namespace("hours"), "hours")
+
+
+@pytest.mark.stores("postgres")
+def test_the_clock_of_a_store_that_is_kept(url: str, tmp_path: Path) -> None:
+    config = config_of(tmp_path / "Config.json", "q")
+    with emulated("--config", str(config), "--store", url) as emulator:
+        _wakes(emulator, emulator.said["connection_string"], "")
+
+
+def _wakes(emulator: Emulated, text: str, name: str) -> None:
+    """Check that a namespace's clock ends lives and locks, and brings what is scheduled to who waits."""
+    advance = f"clock/advance?namespace={name}"
     with (
         client(text) as opened,
         opened.get_queue_receiver("q") as receiver,
@@ -129,12 +141,12 @@ def test_the_clock_wakes_who_waits(emulator: Emulated) -> None:
         (first,) = some(receiver, 1)
         receiver.abandon_message(first)
         sender.schedule_messages(ServiceBusMessage("later"), datetime.now(UTC) + timedelta(hours=1))
-        told = emulator.control("POST", "clock/advance?namespace=hours", {"seconds": HOUR + 1})
+        told = emulator.control("POST", advance, {"seconds": HOUR + 1})
         assert told.status == 200
         # A receiver that was attached before gets it; the one with a minute to live has expired.
         (found,) = some(receiver, 1)
         assert str(found) == "later"
-        emulator.control("POST", "clock/advance?namespace=hours", {"seconds": HOUR})
+        emulator.control("POST", advance, {"seconds": HOUR})
         with pytest.raises(MessageLockLostError):
             receiver.complete_message(found)
         (back,) = some(receiver, 1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, unquote
 
@@ -11,6 +12,7 @@ import msgspec
 
 from lazaretto.emulator.namespaces import FIRST, OpenNamespace, label_of
 from lazaretto.model.clock import iso
+from lazaretto.model.loopback import host_name
 from lazaretto.servicebus.atom.application import admit
 from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
@@ -28,6 +30,10 @@ _log = logging.getLogger("lazaretto.emulator")
 _LARGEST: Final = 64 << 10
 #: Where the pages for people begin.
 CONSOLE: Final = f"{CONTROL}/console"
+#: Names the namespace whose pages a browser has asked for last.
+_COOKIE: Final = "lazaretto-namespace"
+#: Fields of a query: the pages have many.
+_MOST_FIELDS: Final = 1_000
 _JSON: Final = b"application/json"
 #: Seconds that one move of the clock may be: a hundred years.
 _LONGEST: Final = 36_500 * 86_400.0
@@ -83,7 +89,11 @@ class Control:
                 check_page(headers, any_host=door.insecure, host_names=door.host_names)
             if self._consoles is not None and f"{scope['path']}/".startswith(f"{CONSOLE}/"):
                 grants.know()
-                await self._consoles.of(namespace, _host_of(headers))(scope, receive, send)
+                pages = self._consoles.of(namespace, host_name(headers.get("host", "")))
+                # The pages know no such field.
+                fields = scope["query_string"].split(b"&")
+                others = b"&".join(one for one in fields if not one.startswith(b"namespace="))
+                await pages({**scope, "query_string": others}, receive, _remembering(send, name))
                 return
             await admit(grants, CONTROL.strip("/"), Right.MANAGE, headers.get("authorization", ""))
             status, body = await self._answer(scope, name, receive)
@@ -95,12 +105,15 @@ class Control:
         await send_answer(send, status, b"" if body is None else msgspec.json.encode(body), _JSON)
 
     def _asked_for(self, scope: Scope, headers: Mapping[str, str]) -> tuple[OpenNamespace, str]:
-        """Return the namespace that a request is for, and its name: by its query, host or key."""
-        query = dict(parse_qsl(scope["query_string"].decode("latin-1"), max_num_fields=10))
+        """Return the namespace that a request is for, and its name: by its query, cookie, host or key."""
+        text = scope["query_string"].decode("latin-1")
+        query = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MOST_FIELDS))
         if "namespace" in query:
-            return self._namespaces.named(query["namespace"]), query["namespace"]
+            return self._namespaces.named(query["namespace"]), query["namespace"].lower()
         key_name = policy_of(headers.get("authorization", ""))
-        for name in (label_of(headers.get("host", "")), key_name.lower()):
+        cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+        chosen = "" if cookie is None else cookie.value
+        for name in (chosen, label_of(headers.get("host", "")), key_name.lower()):
             if name in self._namespaces.names():
                 return self._namespaces.named(name), name
         return self._namespaces.named(FIRST), FIRST
@@ -150,9 +163,16 @@ class Control:
         return {"name": name, "connection_string": self._emulator.connection_string(name)}
 
 
-def _host_of(headers: Mapping[str, str]) -> str:
-    host = headers.get("host", "")
-    return host if host.endswith("]") else host.rpartition(":")[0] or host
+def _remembering(send: Send, name: str) -> Send:
+    """Return what sends answers, and has a browser's later requests of the pages name the same namespace."""
+    cookie = f"{_COOKIE}={name}; Path={CONSOLE}/; HttpOnly; SameSite=Strict".encode()
+
+    async def answer(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message["headers"], (b"set-cookie", cookie)]
+        await send(message)
+
+    return answer
 
 
 def _decode(body: bytes, kind: type[Any]) -> Any:

@@ -18,6 +18,7 @@ from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed, QuotaExc
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MovableClock
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.loopback import host_name
 from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import ROOT_POLICY
 
@@ -178,6 +179,6 @@ def label_of(host: str) -> str:
 
     Addresses and names without a dot, such as those of containers, name none.
     """
-    name = host.lower().rpartition(":")[0] if ":" in host else host.lower()
+    name = host_name(host)
     first, _, rest = name.partition(".")
     return first if rest and not name.rpartition(".")[2].isdigit() else ""

@@ -1,4 +1,4 @@
-"""Tells addresses of this machine from others. Pure."""
+"""Names and addresses of hosts: those of this machine, and what a request has in Host. Pure."""
 
 from __future__ import annotations
 
@@ -11,3 +11,9 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def host_name(host: str) -> str:
+    """Return the name or address in a Host, in lower case: without a port, and with an address's brackets."""
+    name, colon, port = host.lower().rpartition(":")
+    return name if colon and port.isdigit() else host.lower()

@@ -16,6 +16,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
 
+from lazaretto.model.loopback import host_name
 from lazaretto.serving.budget import Budget, Share
 from lazaretto.serving.guard import Guard, Seat
 from lazaretto.serving.stall import Stall
@@ -69,8 +70,7 @@ def share_of(scope: MutableMapping[str, Any]) -> Share:
 
 def is_named(host: bytes) -> bool:
     """Return whether a request's host has a name that others may know: no address, and not localhost."""
-    name = host.decode("latin-1").lower().rstrip(".")
-    name = name if name.startswith("[") else name.partition(":")[0].rstrip(".")
+    name = host_name(host.decode("latin-1").rstrip(".")).rstrip(".")
     if name == "localhost" or name.endswith(".localhost") or name.startswith("[") or "." not in name:
         return False
     # The last part of a name is no number.

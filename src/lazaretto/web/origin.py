@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
+from lazaretto.model.loopback import host_name
 from lazaretto.web.refusals import HttpError
 
 #: Methods that change nothing.
@@ -13,10 +14,7 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 def check_host(given: str | None, names: Set[str]) -> None:
     """Raise HttpError unless a request names a host that this is: that stops DNS rebinding."""
-    if (given or "").lower() in names:
-        return
-    name, colon, port = (given or "").rpartition(":")
-    if not colon or not port.isdigit() or name.lower() not in names:
+    if not names & {(given or "").lower(), host_name(given or "")}:
         raise HttpError("wrong_host", "expected the name of this host in Host, got another")
 
 

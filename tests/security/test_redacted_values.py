@@ -198,10 +198,10 @@ class TestMoves:
         ways.update_queue("parks", forward_to="via2")
         operator = served.client("operator")
         for path, verdict in (("blocks", "reject"), ("parks", "retry")):
-            refused = run(operator, "resume_session", path=path, session="s", verdict=verdict)
+            refused = run(operator, "resume_session", path=path, session_id="s", verdict=verdict)
             assert (refused.status_code, refused.json()["code"]) == (403, "not_permitted"), refused.text
-        assert run(operator, "resume_session", path="blocks", session="s", verdict="move").is_success
-        assert run(operator, "resume_session", path="parks", session="s", verdict="skip").is_success
+        assert run(operator, "resume_session", path="blocks", session_id="s", verdict="move").is_success
+        assert run(operator, "resume_session", path="parks", session_id="s", verdict="skip").is_success
         assert ways.peek("open") == []
 
     @pytest.mark.stores("sqlite")

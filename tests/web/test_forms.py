@@ -253,6 +253,6 @@ class TestSessions:
 
     def test_what_nobody_holds_cannot_be_released(self, pages: httpx.Client, broker: Broker) -> None:
         broker.create_queue("talks", QueueOptions(requires_session=True))
-        answer = pages.post("/api/v1/commands/free_session", json={"path": "talks", "session": "x"})
+        answer = pages.post("/api/v1/commands/free_session", json={"path": "talks", "session_id": "x"})
         assert answer.status_code == 409
         assert "is not locked" in answer.json()["detail"]

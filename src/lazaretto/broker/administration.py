@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, Unpack
 
 from lazaretto.engine.command import Act
 from lazaretto.engine.entities.queues import (
-    DeleteQueue,
     create_queues,
     describe,
     describe_all,
@@ -15,11 +15,8 @@ from lazaretto.engine.entities.queues import (
     require_queue,
     update_queue,
 )
-from lazaretto.engine.entities.status import ResumeQueue, SetStatus
+from lazaretto.engine.entities.status import SetStatus
 from lazaretto.engine.entities.topics import (
-    DeleteSubscription,
-    DeleteTopic,
-    RemoveRule,
     SubscriptionDescription,
     TopicDescription,
     change_rules,
@@ -33,9 +30,10 @@ from lazaretto.engine.entities.topics import (
     require_topic,
     update_topic,
 )
+from lazaretto.engine.former_names import formerly
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.outcome.breakers import SetBreaker, describe_breaker
+from lazaretto.engine.outcome.breakers import describe_breaker
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import member, shown, text, whole
 from lazaretto.model.descriptions import BreakerDescription, QueueDescription
@@ -145,20 +143,6 @@ class Administration:
         parsed, who = EntityPath.parse(path), acting(actor)
         return self._run(lambda tx: update_queue(tx, parsed, changes, who))
 
-    def delete_queue(self, path: str, *, actor: str | None = None) -> None:
-        """Delete a queue with all its messages and dead letters. Raises EntityNotFound."""
-        self._store.run(DeleteQueue(path=path).by(acting(actor)))
-
-    def resume_queue(
-        self, path: str, verdict: str | None = None, *, actor: str | None = None
-    ) -> QueueDescription:
-        """Resume a halted or disabled queue.
-
-        A halted queue needs a `verdict` on the message that halted it: "retry" (with new attempts),
-        "move", "drop" or "reject".
-        """
-        return self._store.run(ResumeQueue(path=path, verdict=verdict).by(acting(actor)))
-
     def set_status(self, path: str, status: QueueStatus | str, *, actor: str | None = None) -> QueueStatus:
         """Enable or disable a queue, topic or subscription; return its new status.
 
@@ -172,13 +156,6 @@ class Administration:
         """Return the state of the queue's breaker, which pauses delivery to service hosts in an outage."""
         parsed = EntityPath.parse(path)
         return look(self._store, lambda tx: describe_breaker(require_queue(tx, parsed)))
-
-    def set_breaker(self, path: str, verb: str, *, actor: str | None = None) -> BreakerDescription:
-        """Keep a breaker "open" (hosts get nothing) or "close"d (every failure counts).
-
-        "auto" closes it and lets it decide by itself again.
-        """
-        return self._store.run(SetBreaker(path=path, verb=verb).by(acting(actor)))
 
     # -- topics ---------------------------------------------------------------------------------
 
@@ -216,14 +193,11 @@ class Administration:
         parsed, who = EntityPath.parse(path), acting(actor)
         return self._run(lambda tx: update_topic(tx, parsed, changes, who))
 
-    def delete_topic(self, path: str, *, actor: str | None = None) -> None:
-        """Delete a topic with its subscriptions and all their messages. Raises EntityNotFound."""
-        self._store.run(DeleteTopic(path=path).by(acting(actor)))
-
+    @formerly(name="subscription")
     def create_subscription(
         self,
         topic: str,
-        name: str,
+        subscription: str,
         options: QueueOptions | None = None,
         rules: Sequence[Rule] | None = None,
         *,
@@ -241,7 +215,7 @@ class Administration:
             raise InvalidOption(f"expected rules to be a list of Rule objects, got {shown(rules)}")
         parsed, who, chosen = EntityPath.parse(topic), acting(actor), options or QueueOptions()
         return self._run(
-            lambda tx: create_subscription(tx, parsed, name, chosen, rules, who, exist_ok=exist_ok)
+            lambda tx: create_subscription(tx, parsed, subscription, chosen, rules, who, exist_ok=exist_ok)
         )
 
     def subscription(self, topic: str, name: str) -> SubscriptionDescription:
@@ -265,43 +239,43 @@ class Administration:
             ),
         )
 
+    @formerly(name="subscription")
     def update_subscription(
-        self, topic: str, name: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
+        self, topic: str, subscription: str, *, actor: str | None = None, **changes: Unpack[QueueChanges]
     ) -> SubscriptionDescription:
         """Change some of a subscription's options, named as in QueueOptions."""
-        parsed, who = subscription_path(topic, name), acting(actor)
+        parsed, who = subscription_path(topic, subscription), acting(actor)
         self._run(lambda tx: update_queue(tx, parsed, changes, who))
-        return self.subscription(topic, name)
+        return self.subscription(topic, subscription)
 
-    def delete_subscription(self, topic: str, name: str, *, actor: str | None = None) -> None:
-        """Delete a subscription with all its messages. Raises EntityNotFound."""
-        self._store.run(DeleteSubscription(topic=topic, subscription=name).by(acting(actor)))
-
+    @formerly(name="subscription")
     def add_rule(
-        self, topic: str, name: str, rule: Rule, *, exist_ok: bool = False, actor: str | None = None
+        self, topic: str, subscription: str, rule: Rule, *, exist_ok: bool = False, actor: str | None = None
     ) -> SubscriptionDescription:
         """Add a rule to a subscription; it applies to later messages. Raises EntityExists.
 
         `exist_ok`: as in `create_queue`, for a rule of the same name.
         """
         parsed, who = EntityPath.parse(topic), acting(actor)
-        return self._run(lambda tx: change_rules(tx, parsed, name, who, added=rule, exist_ok=exist_ok))
+        return self._run(
+            functools.partial(
+                change_rules, topic=parsed, name=subscription, actor=who, added=rule, exist_ok=exist_ok
+            )
+        )
 
+    @formerly(name="subscription")
     def update_rule(
-        self, topic: str, name: str, rule: Rule, *, actor: str | None = None
+        self, topic: str, subscription: str, rule: Rule, *, actor: str | None = None
     ) -> SubscriptionDescription:
         """Replace the rule of the same name, in one commit. Raises EntityNotFound."""
         parsed, who = EntityPath.parse(topic), acting(actor)
         if not isinstance(rule, Rule):
             raise InvalidOption(f"expected rule to be a Rule, got {shown(rule)}")
-        return self._run(lambda tx: change_rules(tx, parsed, name, who, added=rule, removed=rule.name))
-
-    def remove_rule(
-        self, topic: str, name: str, rule: str, *, actor: str | None = None
-    ) -> SubscriptionDescription:
-        """Remove a rule from a subscription. Without rules it gets no messages. Raises EntityNotFound."""
-        command = RemoveRule(topic=topic, subscription=name, rule=rule)
-        return self._store.run(command.by(acting(actor)))
+        return self._run(
+            functools.partial(
+                change_rules, topic=parsed, name=subscription, actor=who, added=rule, removed=rule.name
+            )
+        )
 
 
 def _part(limit: int | None, skip: int) -> tuple[int, int]:

@@ -23,8 +23,8 @@ from lazaretto.broker.sender import Sender, sendable
 from lazaretto.broker.steps import Look, Steps, Wait, run_steps
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.commands.desk import CommandDesk
+from lazaretto.commands.methods import BrokerMethods
 from lazaretto.dialogs import Dialogs
-from lazaretto.engine.claims.settle_claims import RevokeClaim
 from lazaretto.engine.entities.queues import OpenStore, require_queue
 from lazaretto.engine.log import (
     LONGEST_ACTOR,
@@ -41,7 +41,7 @@ from lazaretto.engine.messages.sessions import list_sessions
 from lazaretto.engine.outcome.dead_letter_operations import (
     history,
 )
-from lazaretto.engine.outcome.held_sessions import ResumeSession, describe_session, held_sessions
+from lazaretto.engine.outcome.held_sessions import describe_session, held_sessions
 from lazaretto.engine.outcome.message_history import show_message
 from lazaretto.engine.workers.list_workers import Worker, list_workers
 from lazaretto.engine.workers.workers import Leave
@@ -126,6 +126,7 @@ class Broker(
     CommandDesk,
     AccessDesk,
     ConsumeDesk,
+    BrokerMethods,
     Closing,
 ):
     """A store and all its operations. Threads can share it. A context manager.
@@ -285,25 +286,11 @@ class Broker(
         whole("limit", limit, 1, MOST_MESSAGES)
         return look(self._store, lambda tx: held_sessions(tx, parsed, limit))
 
-    def resume_session(self, path: str, session_id: str, verdict: str, *, actor: str | None = None) -> None:
-        """Resume a held session with a verdict on its poison message.
-
-        A blocked session takes "retry", "move", "drop" or "reject". A parked session takes "retry" (the
-        dead letter returns to its place) or "skip" (the session continues without it). Raises
-        EntityError if the session is not held.
-        """
-        command = ResumeSession(path=path, session=session_id, verdict=verdict)
-        self._store.run(command.by(acting(actor)))
-
     def claims(self, path: str, *, limit: int = 100) -> list[Claim]:
         """Return the claims on a queue, newest first."""
         parsed = EntityPath.parse(path)
         whole("limit", limit, 1, MOST_MESSAGES)
         return look(self._store, lambda tx: describe_claims(tx, parsed, limit))
-
-    def revoke_claim(self, path: str, consumer: str, number: int, *, actor: str | None = None) -> None:
-        """Release an open claim without counting an attempt. Raises EntityError if it is not open."""
-        self._store.run(RevokeClaim(path=path, consumer=consumer, number=number).by(acting(actor)))
 
     def attempts(self, path: str, sequence_number: int) -> tuple[Attempt, ...]:
         """Return the history of a message, live or dead: every attempt that did not complete."""

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.outcome.cause_parts import MergeCauses, SplitCause, UnmergeCauses
 from lazaretto.engine.outcome.causes import (
-    AcknowledgeCause,
     Cause,
     GroupCauses,
-    NoteCause,
-    RecountCauses,
     Triage,
     group_dead_letters,
     read_causes,
@@ -125,44 +120,6 @@ class CauseDesk:
         """Count a queue's pending dead letters by reason and error type."""
         parsed = dead_letter_path(EntityPath.parse(path))
         return self._grouped(parsed, lambda tx: group_dead_letters(tx, parsed))
-
-    def merge_causes(self, path: str, numbers: Iterable[int], *, actor: str | None = None) -> int:
-        """Make several causes one, and return its number, the lowest of theirs. It stays one."""
-        command = MergeCauses(path=path, numbers=tuple(_listed("numbers", numbers)))
-        return self._store.run(command.by(acting(actor)))
-
-    def unmerge_causes(
-        self, path: str, number: int, parts: Mapping[int, Iterable[str]], *, actor: str | None = None
-    ) -> int:
-        """Part causes that were merged into one again, and return the number of that one.
-
-        `parts`: by the number of each, the fingerprints that it had, as the audit log tells of the merge.
-        """
-        if not isinstance(parts, Mapping):
-            raise InvalidOption(f"expected parts to be fingerprints by cause, got {shown(parts)}")
-        named = {part: tuple(_listed("parts", names)) for part, names in parts.items()}
-        return self._store.run(UnmergeCauses(path=path, number=number, parts=named).by(acting(actor)))
-
-    def split_cause(
-        self, path: str, number: int, fingerprints: Iterable[str], *, actor: str | None = None
-    ) -> int:
-        """Make some of a cause's fingerprints a cause of their own; return its number. It stays apart."""
-        names = tuple(_listed("fingerprints", fingerprints))
-        return self._store.run(SplitCause(path=path, number=number, fingerprints=names).by(acting(actor)))
-
-    def note_cause(self, path: str, number: int, note: str | None, *, actor: str | None = None) -> None:
-        """Keep a note with a cause; None removes it."""
-        self._store.run(NoteCause(path=path, number=number, note=note).by(acting(actor)))
-
-    def acknowledge_cause(
-        self, path: str, number: int, until: datetime | None, *, actor: str | None = None
-    ) -> None:
-        """Note until when a cause is known and needs no attention; None withdraws that."""
-        self._store.run(AcknowledgeCause(path=path, number=number, until=until).by(acting(actor)))
-
-    def recount_causes(self, path: str, *, actor: str | None = None) -> None:
-        """Count the letters of all causes anew, which `check()` may ask for after an upgrade."""
-        self._store.run(RecountCauses(path=path).by(acting(actor)))
 
     def _grouped(self, path: EntityPath, read: Callable[[Transaction], T | None]) -> T:
         """Return what is read of causes, once each dead letter has one."""

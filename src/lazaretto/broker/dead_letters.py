@@ -28,7 +28,7 @@ from lazaretto.engine.outcome.rerouting import (
     republish,
 )
 from lazaretto.engine.outcome.resubmit import EditedLetters, EditFunction, ResubmitReport, resubmit
-from lazaretto.engine.outcome.set_aside import DeletePurged, Restore, RestoreReport, purge, purged_keys
+from lazaretto.engine.outcome.set_aside import Restore, RestoreReport, purge, purged_keys
 from lazaretto.engine.outcome.units import goes_to_units, portions
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, member, shown, whole
@@ -343,13 +343,6 @@ class DeadLetterDesk:
             report.restored.extend(done.restored)
             report.skipped.extend(done.skipped)
         return report
-
-    def delete_purged(self, path: str, count: int, *, actor: str | None = None) -> int:
-        """Delete all purged dead letters of a queue for good, now; return how many.
-
-        `count`: how many these are. Raises InvalidOption if they are not as many.
-        """
-        return self._store.run(DeletePurged(path=path, count=count).by(acting(actor)))
 
     def _run(self, act: Callable[[Transaction], T]) -> T:
         """Run a function of a transaction as one commit."""

@@ -351,6 +351,7 @@ class Receiver(MessageVerbs, Closing):
 
     @property
     def session_locked_until(self) -> datetime | None:
+        """When the lock of the session ends, or None without one."""
         return None if self._lock is None else to_datetime(self._lock.until)
 
     def accept_session(self, max_wait: GivenDuration | None = 0.0, *, name: str | None = None) -> str | None:

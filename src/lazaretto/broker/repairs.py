@@ -13,18 +13,13 @@ from typing import Any
 from msgspec import UNSET
 
 from lazaretto.broker.editing import Editor
+from lazaretto.commands.methods import RepairMethods
 from lazaretto.commands.repair_commands import (
     ApplyRepair,
-    CanaryRepair,
-    CancelRepair,
-    DirectingRepair,
-    PauseRepair,
     PlanRepair,
-    ResumeRepair,
-    UndoRepair,
     checked_edit,
 )
-from lazaretto.engine.command import check_numbers
+from lazaretto.engine.command import CommandOf, check_numbers
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
@@ -59,7 +54,7 @@ from lazaretto.store.sql.transaction import Transaction
 _PAGE = 1_000
 
 
-class Repair:
+class Repair(RepairMethods):
     """A repair of a broker, by its name.
 
     `apply`, `canary` and `undo` return at once. Whoever runs repairs does the work: a service host,
@@ -98,10 +93,6 @@ class Repair:
             return found.position - (found.taken_back or 0), found.position
         return found.position, found.letters
 
-    def canary(self, *, actor: str | None = None) -> None:
-        """Send the first few letters, and wait for their outcome."""
-        self._direct(CanaryRepair(name=self._name), actor)
-
     def apply(
         self,
         *,
@@ -117,7 +108,7 @@ class Repair:
         """
         chosen = {"in_flight": in_flight, "rate": rate}
         limits: Any = {name: limit for name, limit in chosen.items() if limit is not ...}
-        self._direct(ApplyRepair(name=self._name, limits=limits), actor)
+        self._make(ApplyRepair(name=self._name, limits=limits), actor)
 
     def set_pace(
         self,
@@ -134,25 +125,9 @@ class Repair:
         )
         self._store.run(command.by(acting(actor)))
 
-    def pause(self, *, actor: str | None = None) -> None:
-        """Send no more until `resume`."""
-        self._direct(PauseRepair(name=self._name), actor)
-
-    def resume(self, *, actor: str | None = None) -> None:
-        """Go on where it was paused or stopped."""
-        self._direct(ResumeRepair(name=self._name), actor)
-
-    def cancel(self, *, actor: str | None = None) -> None:
-        """Never send what is left."""
-        self._direct(CancelRepair(name=self._name), actor)
-
-    def undo(self, *, actor: str | None = None) -> None:
-        """Take back what nobody was handed yet, newest first; what was handed out stays as it is."""
-        self._direct(UndoRepair(name=self._name), actor)
-
-    def _direct(self, command: DirectingRepair, actor: str | None) -> None:
-        operation = command.operation(self._store, acting(actor))
-        directed(self._store, command.command_name, functools.partial(self._store.run, operation))
+    def _make(self, command: CommandOf[Any], actor: str | None) -> Any:
+        made = functools.partial(super()._make, command, actor)
+        return directed(self._store, command.command_name, made)
 
     def letters(self, *, skipped: bool = False, failed: bool = False) -> Iterator[RepairedLetter]:
         """Yield what became of each letter that was dealt with, by sequence number.

@@ -9,8 +9,9 @@ import typer
 from msgspec import UNSET
 
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm, confirm_deletion
+from lazaretto.cli.call import ChangeOptions, PatternOption
 from lazaretto.cli.command import Group
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import NOTHING, optional_count, optional_future
 from lazaretto.commands import (
@@ -55,28 +56,25 @@ def _token_row(token: Token) -> tuple[object, ...]:
     return (token.id, token.person, token.label, *map(output.shown_time, times))
 
 
-@access.command("grant")
-def grant(
-    call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: PatternOption = "*"
-) -> None:
-    """Grant a role to a person or group.
-
-    Roles: viewer sees names, counts, causes, errors; reader also bodies; inspector also redacted fields;
-    client sends and receives; operator looks after dead letters, sessions, breakers; admin may do everything.
-    """
-    with call.broker() as broker:
-        found = call.run(broker, GrantRole(person=person, role=role.value, queue=queue))
-    call.print(found, f"granted {role.value} on {queue} to {person}")
-
-
-@access.command("withdraw")
-def withdraw(
-    call: ChangeOptions, person: PersonArgument, role: RoleArgument, queue: PatternOption = "*"
-) -> None:
-    """Withdraw a role, as it was granted."""
-    with call.broker() as broker:
-        found = call.run(broker, WithdrawRole(person=person, role=role.value, queue=queue))
-    call.print(found, f"withdrew {role.value} on {queue} from {person}")
+_ROLE = {"person": (PersonArgument, ...), "role": (RoleArgument, ...), "queue": (PatternOption, "*")}
+add_change(
+    access,
+    "grant",
+    GrantRole,
+    "granted {role} on {queue} to {person}",
+    text="Grant a role to a person or group.\n\n"
+    "Roles: viewer sees names, counts, causes, errors; reader also bodies; inspector also redacted fields; "
+    "client sends and receives; operator looks after dead letters, sessions, breakers; admin may do "
+    "everything.",
+    parameters=_ROLE,
+)
+add_change(
+    access,
+    "withdraw",
+    WithdrawRole,
+    "withdrew {role} on {queue} from {person}",
+    parameters=_ROLE,
+)
 
 
 @access.command("link")
@@ -154,14 +152,17 @@ def list_people(call: ListingOptions) -> None:
         call.print_all(broker.people(), ("person", "roles", "since"), row, "nobody was granted a role")
 
 
-@people.command("remove")
-def remove(call: ChangeOptions, person: PersonArgument, yes: YesOption = False) -> None:
-    """Remove a person with all roles, tokens and sessions."""
-    with call.broker() as broker:
-        confirm(f"removing {person}", "removed", f"Remove {person} with all tokens?", yes)
-        count = call.run(broker, RemovePerson(person=person))
-    found = {"person": person, "secrets": count}
-    call.print(found, f"removed {person} and {output.plural(count, 'token or session')}")
+add_change(
+    people,
+    "remove",
+    RemovePerson,
+    lambda fields, removed: (
+        f"removed {fields['person']} and {output.plural(removed['secrets'], 'token or session')}"
+    ),
+    asks="Remove {person} with all tokens?",
+    parameters={"person": (PersonArgument, ...)},
+    result=lambda broker, fields, answer: {"person": fields["person"], "secrets": answer},
+)
 
 
 @tokens.command("create")
@@ -197,20 +198,19 @@ def list_tokens(call: ListingOptions, person: OfPersonOption = None) -> None:
         call.print_all(broker.tokens(person), _COLUMNS, _token_row, "no tokens", spare=("created",))
 
 
-@tokens.command("revoke")
-def revoke(
-    call: ChangeOptions,
-    token: Annotated[str, typer.Argument(metavar="ID", help="ID of the token.", show_default=False)],
-    yes: YesOption = False,
-) -> None:
-    """Revoke a token by its ID.
-
-    The next request with it is refused, and the sessions of its person end.
-    """
-    with call.broker() as broker:
-        confirm_deletion(f"token {token}", yes)
-        person = call.run(broker, RevokeToken(id=token))
-    call.print({"id": token, "person": person}, f"revoked {token} of {person}")
+add_change(
+    tokens,
+    "revoke",
+    RevokeToken,
+    "revoked {id} of {answer}",
+    text="Revoke a token by its ID.\n\n"
+    "The next request with it is refused, and the sessions of its person end.",
+    asks="Delete token {id}?",
+    parameters={
+        "id": (Annotated[str, typer.Argument(metavar="ID", help="ID of the token.", show_default=False)], ...)
+    },
+    result=lambda broker, fields, answer: {"id": fields["id"], "person": answer},
+)
 
 
 @sessions.command("list")
@@ -221,9 +221,11 @@ def list_sessions(call: ListingOptions, person: OfPersonOption = None) -> None:
         call.print_all(broker.browser_sessions(person), columns, _token_row, "no sessions")
 
 
-@sessions.command("end")
-def end_sessions(call: ChangeOptions, person: PersonArgument) -> None:
-    """End all sessions of a person."""
-    with call.broker() as broker:
-        count = call.run(broker, EndSessions(person=person))
-    call.print({"person": person, "sessions": count}, f"ended {output.plural(count, 'session')} of {person}")
+add_change(
+    sessions,
+    "end",
+    EndSessions,
+    lambda fields, ended: f"ended {output.plural(ended['sessions'], 'session')} of {fields['person']}",
+    parameters={"person": (PersonArgument, ...)},
+    result=lambda broker, fields, answer: {"person": fields["person"], "sessions": answer},
+)

@@ -8,8 +8,9 @@ import typer
 
 from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
+from lazaretto.cli.call import QueueArgument, limit_option
 from lazaretto.cli.command import Group
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.commands import RevokeClaim
@@ -49,18 +50,23 @@ def list_(
     call.print_all(found, _COLUMNS, _row, "no claims", spare=("reads", "shards", "created"))
 
 
-@claims.command("revoke")
-def revoke(
-    call: ChangeOptions,
-    queue: QueueArgument,
-    consumer: Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds the claim.")],
-    claim: Annotated[int, typer.Argument(metavar="CLAIM", parser=number(1), help="Number of the claim.")],
-) -> None:
-    """Release the messages of an open claim.
-
-    No attempt is counted; the pipeline goes on without them.
-    """
-    with call.broker() as broker:
-        call.run(broker, RevokeClaim(path=queue, consumer=consumer, number=claim))
-    revoked = {"queue": queue, "consumer": consumer, "number": claim, "state": "revoked"}
-    call.print(revoked, f"revoked claim {claim} of {consumer}")
+add_change(
+    claims,
+    "revoke",
+    RevokeClaim,
+    "revoked claim {number} of {consumer}",
+    parameters={
+        "consumer": (
+            Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds the claim.")],
+            ...,
+        ),
+        "number": (
+            Annotated[int, typer.Argument(metavar="CLAIM", parser=number(1), help="Number of the claim.")],
+            ...,
+        ),
+    },
+    result=lambda broker, fields, answer: {
+        "queue": fields["path"], "consumer": fields["consumer"], "number": fields["number"],
+        "state": "revoked",
+    },
+)  # fmt: skip

@@ -54,6 +54,7 @@ def run(
     With a key, the same command prints its first answer again for 24 hours, and changes nothing more.
     """
     from lazaretto.commands import COMMANDS
+    from lazaretto.engine.command import read_command
 
     if name not in COMMANDS:
         raise usage(f"there is no command {output.safe(name)!r}; `lazaretto command list` shows all")
@@ -63,7 +64,7 @@ def run(
         else fields.encode("utf-8", "surrogateescape")
     )
     try:
-        command = msgspec.json.decode(given, type=COMMANDS[name])
+        command = read_command(COMMANDS[name], given)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise usage(f"{name}: {error}") from None
     except RecursionError:

@@ -212,30 +212,29 @@ def rates(
     call.print_all(found, _RATES, _rate_row, "no rates")
 
 
-@queues.command("resume")
-def resume(
-    call: ChangeOptions,
-    queue: QueueArgument,
-    verdict: Annotated[
-        Verdict | None,
-        typer.Option(help="What happens to the message that halted the queue.", show_default=False),
-    ] = None,
-) -> None:
-    """Resume a halted or disabled queue.
-
-    A halted queue needs --verdict. QUEUE;poison is the dead-letter subqueue.
-    """
-    with call.broker() as broker:
-        call.run(broker, ResumeQueue(path=queue, verdict=None if verdict is None else verdict.value))
-        resumed = broker.queue(queue)
-    call.print(resumed, f"resumed {queue}: {resumed.status.value}")
-
-
+add_change(
+    queues,
+    "resume",
+    ResumeQueue,
+    lambda fields, resumed: f"resumed {fields['path']}: {resumed.status.value}",
+    text="Resume a halted or disabled queue.\n\n"
+    "A halted queue needs --verdict. QUEUE;poison is the dead-letter subqueue.",
+    parameters={
+        "verdict": (
+            Annotated[
+                Verdict | None,
+                typer.Option(help="What happens to the message that halted the queue.", show_default=False),
+            ],
+            None,
+        )
+    },
+    result=lambda broker, fields, answer: broker.queue(fields["path"]),
+)
 add_change(
     queues,
     "delete-messages",
     DeleteMessages,
-    "Delete the first active messages of a queue.\n\n"
-    "Messages that are locked, deferred or scheduled stay. It asks first, unless --yes is given.",
     "deleted {answer} messages of {path}",
+    text="Delete the first active messages of a queue.\n\n"
+    "Messages that are locked, deferred or scheduled stay. It asks first, unless --yes is given.",
 )

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.cli.call import ChangeOptions, PatternOption, YesOption, confirm
+from lazaretto.cli.call import PatternOption
 from lazaretto.cli.command import Group
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.commands import RemoveRedaction, SetRedaction
 from lazaretto.model.redaction import Form, RedactionRule
@@ -36,31 +37,31 @@ def list_rules(call: ListingOptions) -> None:
         call.print_all(broker.redaction(), ("queue", "field", "form"), row, "nothing is redacted")
 
 
-@redaction.command("set")
-def set_rule(
-    call: ChangeOptions,
-    field: FieldArgument,
-    queue: PatternOption = "*",
-    form: Annotated[
-        Form, typer.Option("--form", help="What is shown: nothing, a mark, or a hash of the value.")
-    ] = Form.MASK,
-) -> None:
-    """Redact a field for who may not read secrets.
-
-    It holds over HTTP, in the console, and for what a queue keeps of completed messages. Receivers and
-    handlers get messages as they were sent; the command line shows them so, too.
-    """
-    with call.broker() as broker:
-        found = call.run(broker, SetRedaction(field=field, queue=queue, form=form.value))
-    call.print(found, f"{field} is redacted on {queue}: {form.value}")
-
-
-@redaction.command("remove")
-def remove_rule(
-    call: ChangeOptions, field: FieldArgument, queue: PatternOption = "*", yes: YesOption = False
-) -> None:
-    """Redact a field no longer."""
-    with call.broker() as broker:
-        confirm(f"removing {field}", "removed", f"Redact {field} no longer?", yes)
-        found = call.run(broker, RemoveRedaction(field=field, queue=queue))
-    call.print(found, f"{field} is not redacted on {queue} any more")
+add_change(
+    redaction,
+    "set",
+    SetRedaction,
+    "{field} is redacted on {queue}: {form}",
+    text="Redact a field for who may not read secrets.\n\n"
+    "It holds over HTTP, in the console, and for what a queue keeps of completed messages. Receivers and "
+    "handlers get messages as they were sent; the command line shows them so, too.",
+    parameters={
+        "field": (FieldArgument, ...),
+        "queue": (PatternOption, "*"),
+        "form": (
+            Annotated[
+                Form, typer.Option("--form", help="What is shown: nothing, a mark, or a hash of the value.")
+            ],
+            Form.MASK,
+        ),
+    },
+)
+add_change(
+    redaction,
+    "remove",
+    RemoveRedaction,
+    "{field} is not redacted on {queue} any more",
+    text="Redact a field no longer.",
+    asks="Redact {field} no longer?",
+    parameters={"field": (FieldArgument, ...), "queue": (PatternOption, "*")},
+)

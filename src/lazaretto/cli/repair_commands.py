@@ -21,6 +21,7 @@ from lazaretto.cli.call import (
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations
 from lazaretto.cli.dead_letter_selection import MostOption, Selection, SelectionOptions, filter_record
+from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.edit_option import read_edit
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
@@ -38,7 +39,6 @@ from lazaretto.commands import (
     ResumeRepair,
     UndoRepair,
 )
-from lazaretto.engine.repairs.operators import OfRepair
 from lazaretto.model.records.plain import plain
 from lazaretto.model.repair_phases import Phase
 from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairStatus
@@ -212,26 +212,49 @@ def pace(
     call.print(status, lambda: print_repair(status, {}))
 
 
-@repairs.command("pause")
-def pause(call: ChangeOptions, name: NameArgument) -> None:
-    """Send no more until `resume`."""
-    _direct(call, PauseRepair(name=name))
+def _status(broker: Broker, fields: Fields, answer: Any) -> RepairStatus:
+    return broker.repair(fields["name"]).status()
 
 
-@repairs.command("exclude")
-def exclude(
-    call: ChangeOptions,
-    name: NameArgument,
-    numbers: Annotated[
-        list[int],
-        typer.Argument(metavar="NUMBER...", parser=number(1), help="Sequence numbers.", show_default=False),
-    ],
-) -> None:
-    """Take letters out of a repair.
+def _print_status(fields: Fields, status: RepairStatus) -> None:
+    print_repair(status, {})
 
-    They are those that it has not sent, or that failed again. A canary that failed for these alone goes on.
-    """
-    _direct(call, ExcludeLetters(name=name, sequence_numbers=tuple(numbers)))
+
+add_change(
+    repairs,
+    "pause",
+    PauseRepair,
+    _print_status,
+    parameters={"name": (NameArgument, ...)},
+    result=_status,
+)
+add_change(
+    repairs,
+    "exclude",
+    ExcludeLetters,
+    _print_status,
+    parameters={
+        "name": (NameArgument, ...),
+        "sequence_numbers": (
+            Annotated[
+                list[int],
+                typer.Argument(
+                    metavar="NUMBER...", parser=number(1), help="Sequence numbers.", show_default=False
+                ),
+            ],
+            ...,
+        ),
+    },
+    result=_status,
+)
+add_change(
+    repairs,
+    "cancel",
+    CancelRepair,
+    _print_status,
+    parameters={"name": (NameArgument, ...)},
+    result=_status,
+)
 
 
 @repairs.command("resume")
@@ -241,12 +264,6 @@ def resume(call: ChangeOptions, name: NameArgument, detach: DetachOption = False
         repair = broker.repair(name)
         call.run(broker, ResumeRepair(name=name))
         _go_on(call, broker, repair, detach)
-
-
-@repairs.command("cancel")
-def cancel(call: ChangeOptions, name: NameArgument) -> None:
-    """Never send what is left."""
-    _direct(call, CancelRepair(name=name))
 
 
 @repairs.command("undo")
@@ -377,13 +394,6 @@ def _confirm(call: Call, repair: Repair) -> None:
 
 
 # -- shared --------------------------------------------------------------------------------------
-
-
-def _direct(call: Change, command: OfRepair) -> None:
-    with call.broker() as broker:
-        call.run(broker, command)
-        status = broker.repair(command.name).status()
-    call.print(status, lambda: print_repair(status, {}))
 
 
 def _go_on(call: Call, broker: Broker, repair: Repair, detach: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument
+from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.listings import ListingOptions
@@ -96,27 +96,27 @@ add_change(
     sessions,
     "free",
     FreeSession,
-    "Take a session's lock from its receiver.\n\nWhat it has not settled can be received again.",
-    "freed session {session} of {path}",
+    "freed session {session_id} of {path}",
+    parameters={"session_id": (SessionArgument, ...)},
 )
-
-
-@sessions.command("resume")
-def resume(
-    call: ChangeOptions,
-    queue: QueueArgument,
-    session: SessionArgument,
-    verdict: Annotated[
-        SessionVerdict,
-        typer.Option(
-            help="What happens to the poison message. A blocked session takes retry, move, drop or reject; "
-            "a parked one takes retry or skip.",
-            show_default=False,
+add_change(
+    sessions,
+    "resume",
+    ResumeSession,
+    "resumed session {session_id} of {path}: {verdict}",
+    parameters={
+        "session_id": (SessionArgument, ...),
+        "verdict": (
+            Annotated[
+                SessionVerdict,
+                typer.Option(
+                    help="What happens to the poison message. A blocked session takes retry, move, drop or "
+                    "reject; a parked one takes retry or skip.",
+                    show_default=False,
+                ),
+            ],
+            ...,
         ),
-    ],
-) -> None:
-    """Resume a session that a poison message holds back."""
-    with call.broker() as broker:
-        call.run(broker, ResumeSession(path=queue, session=session, verdict=verdict.value))
-        found = broker.session(queue, session) if call.json else None
-    call.print(found, f"resumed session {session} of {queue}: {verdict.value}")
+    },
+    result=lambda broker, fields, answer: broker.session(fields["path"], fields["session_id"]),
+)

@@ -8,11 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from lazaretto.broker.broker import Broker
 from lazaretto.cli import hour_chart, output
 from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.commands import CommandGroup
-from lazaretto.cli.derived import add_change
+from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import future, past
@@ -199,17 +200,23 @@ def _print_cause(queue: str, cause: Cause) -> None:
         output.line(f"  and {len(cause.fingerprints) - _SHOWN} more")
 
 
-@causes.command("merge")
-def merge(
-    call: ChangeOptions,
-    queue: QueueArgument,
-    numbers: Annotated[list[int], typer.Argument(metavar="CAUSE CAUSE...", help="Causes to merge.", min=1)],
-) -> None:
-    """Make several causes one; it stays one."""
-    with call.broker() as broker:
-        number = call.run(broker, MergeCauses(path=queue, numbers=tuple(numbers)))
-        cause = broker.cause(queue, number)
-    call.print(cause, f"merged into cause {number} of {queue}")
+def _cause_of_answer(broker: Broker, fields: Fields, answer: int) -> Cause:
+    return broker.cause(fields["path"], answer)
+
+
+add_change(
+    causes,
+    "merge",
+    MergeCauses,
+    "merged into cause {answer} of {path}",
+    parameters={
+        "numbers": (
+            Annotated[list[int], typer.Argument(metavar="CAUSE CAUSE...", help="Causes to merge.", min=1)],
+            ...,
+        )
+    },
+    result=_cause_of_answer,
+)
 
 
 @causes.command("unmerge")
@@ -240,22 +247,23 @@ def _part(given: str) -> tuple[int, tuple[str, ...]]:
     return int(number), tuple(fingerprints.split(","))
 
 
-@causes.command("split")
-def split(
-    call: ChangeOptions,
-    queue: QueueArgument,
-    number: CauseArgument,
-    fingerprints: Annotated[
-        list[str],
-        typer.Argument(metavar="FINGERPRINT...", help="Fingerprints, as `triage show` prints them."),
-    ],
-) -> None:
-    """Make fingerprints a cause of their own."""
-    with call.broker() as broker:
-        split = SplitCause(path=queue, number=number, fingerprints=tuple(fingerprints))
-        made = call.run(broker, split)
-        cause = broker.cause(queue, made)
-    call.print(cause, f"made cause {made} of {queue}")
+add_change(
+    causes,
+    "split",
+    SplitCause,
+    "made cause {answer} of {path}",
+    parameters={
+        "number": (CauseArgument, ...),
+        "fingerprints": (
+            Annotated[
+                list[str],
+                typer.Argument(metavar="FINGERPRINT...", help="Fingerprints, as `triage show` prints them."),
+            ],
+            ...,
+        ),
+    },
+    result=_cause_of_answer,
+)
 
 
 @causes.command("note")
@@ -305,27 +313,31 @@ add_change(
     causes,
     "purge",
     PurgeCause,
-    "Set the dead letters of a cause aside for 7 days.\n\n"
-    "It takes up to 10,000; run it again while some remain. `lazaretto triage restore` takes it back.",
     "set {answer[letters]} dead letters of cause {number} of {path} aside; {answer[remaining]} remain",
+    text="Set the dead letters of a cause aside for 7 days.\n\n"
+    "It takes up to 10,000; run it again while some remain. `lazaretto triage restore` takes it back.",
 )
 add_change(
     causes,
     "restore",
     RestorePurged,
-    "Bring back dead letters that were set aside.\n\nIt takes up to 10,000; run it again while some remain.",
     "restored {answer[letters]} dead letters of {path}; {answer[remaining]} remain set aside",
+    text="Bring back dead letters that were set aside.\n\n"
+    "It takes up to 10,000; run it again while some remain.",
 )
 
 
-@causes.command("recount")
-def recount(call: ChangeOptions, queue: QueueArgument) -> None:
-    """Count the letters of all causes anew.
+def _recounted(broker: Broker, fields: Fields, answer: None) -> list[dict[str, int]]:
+    causes_now = broker.triage(fields["path"]).causes
+    return [{"number": cause.number, "letters": cause.letters} for cause in causes_now]
 
-    `lazaretto store check` says when: a count may be wrong after workers of an older version ran beside newer
-    ones.
-    """
-    with call.broker() as broker:
-        call.run(broker, RecountCauses(path=queue))
-        found = [{"number": cause.number, "letters": cause.letters} for cause in broker.triage(queue).causes]
-    call.print(found, f"counted the letters of {output.plural(len(found), 'cause')} of {queue}")
+
+add_change(
+    causes,
+    "recount",
+    RecountCauses,
+    lambda fields, counts: (
+        f"counted the letters of {output.plural(len(counts), 'cause')} of {fields['path']}"
+    ),
+    result=_recounted,
+)

@@ -15,6 +15,8 @@ class ApplyDefinitions(Administering[list[Change]], frozen=True, kw_only=True):
     """
 
     action = ""
+    holder = "dialogs"
+    method = "apply"
     definitions: Options
     drop_others: bool = False
 

@@ -34,6 +34,8 @@ class SendMessage(OfPath[int], frozen=True, kw_only=True):
 
     permission = Permission.SEND
     action = "send_message"
+    holder = "sender"
+    method = "send"
     body: Lines | None = None
     body_base64: str | None = None
     content_type: str | None = None

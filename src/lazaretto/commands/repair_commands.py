@@ -261,7 +261,7 @@ class CancelRepair(DirectingRepair, frozen=True, kw_only=True):
 
 
 class UndoRepair(DirectingRepair, frozen=True, kw_only=True):
-    """Take back what nobody was handed yet."""
+    """Take back what nobody was handed yet, newest first; what was handed out stays as it is."""
 
     action = "repair: undo"
     event = RepairEvent.UNDO

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lazaretto.broker.handling.functions import refuse_lazy
+from lazaretto.commands.methods import DialogMethods
 from lazaretto.dialogs.activation import Procedure, QueueMonitor
 from lazaretto.dialogs.declaration import read_declaration
 from lazaretto.dialogs.description import (
@@ -24,8 +25,6 @@ from lazaretto.engine.command import Act
 from lazaretto.engine.dialogs.conversation_ends import check_error, require_conversation
 from lazaretto.engine.dialogs.definitions import Change, DropDefinition, apply_definitions, plan_definitions
 from lazaretto.engine.dialogs.verbs import (
-    CleanUpConversation,
-    EndConversation,
     both_ends,
     resume_conversation,
 )
@@ -62,7 +61,7 @@ def _handler_of(service: Service) -> Procedure:
     return procedure
 
 
-class Dialogs:
+class Dialogs(DialogMethods):
     """Service Broker's dialogs on a store. Threads can share it; use `broker.dialogs`.
 
     Message types, contracts and services define who may send which messages. A service's messages arrive
@@ -307,17 +306,6 @@ class Dialogs:
         if not entries:
             raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may have ended")
         return entries
-
-    def end(self, handle: str, *, error: tuple[int, str] | None = None, actor: str | None = None) -> None:
-        """End this side of a conversation, as an operator; the other side is notified."""
-        self._store.run(EndConversation(handle=handle, error=error).by(acting(actor)))
-
-    def clean_up(self, handle: str, *, actor: str | None = None) -> int:
-        """Delete one side of a dialog and its messages, without notifying the other; return how many.
-
-        Use it if the other side no longer exists or will not return; if it exists, it must end too.
-        """
-        return self._store.run(CleanUpConversation(handle=handle).by(acting(actor)))
 
     def resume(
         self,

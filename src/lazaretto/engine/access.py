@@ -225,7 +225,7 @@ class GrantRole(PersonChange[Person], frozen=True, kw_only=True):
 
 
 class WithdrawRole(PersonChange[Person], frozen=True, kw_only=True):
-    """Withdraw a role that was granted."""
+    """Withdraw a role, as it was granted."""
 
     action = "access: withdraw"
     role: str
@@ -263,7 +263,10 @@ def _save_grants(
 
 
 class RemovePerson(PersonChange[int], frozen=True, kw_only=True):
-    """Remove a person with all roles, tokens and sessions; the answer is how many secrets these were."""
+    """Remove a person with all roles, tokens and sessions.
+
+    The answer is how many secrets these were.
+    """
 
     action = "access: remove"
 
@@ -281,7 +284,10 @@ class RemovePerson(PersonChange[int], frozen=True, kw_only=True):
 
 
 class EndSessions(PersonChange[int], frozen=True, kw_only=True):
-    """End all sessions of a person in browsers; the answer is how many these were."""
+    """End all sessions of a person in browsers.
+
+    The answer is how many these were.
+    """
 
     action = "access: end sessions"
 

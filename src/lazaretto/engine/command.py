@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import inspect
 import re
+import types
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
@@ -13,6 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Self, T
 import msgspec
 from msgspec import Meta
 
+from lazaretto.engine.former_names import with_present_names
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, dead_letter_path, subscription_path
@@ -68,7 +70,22 @@ class Act(Operation[T]):
 BY_ACTION: Final[dict[str, list[type[Command]]]] = defaultdict(list)
 
 
-class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Naming(msgspec.StructMeta):
+    """Makes commands of fields by their former names, too."""
+
+    former: Mapping[str, str] = types.MappingProxyType({})
+
+    def __call__(self, *arguments: Any, **fields: Any) -> Any:
+        return super().__call__(*arguments, **self.renamed(fields))
+
+    def renamed(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return fields by their present names."""
+        if self.former.keys().isdisjoint(fields):
+            return fields
+        return with_present_names(self.__name__, self.former, fields, depth=3)
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, metaclass=_Naming):
     """A change, as a value: what is asked for, in the types of JSON, and how it is made.
 
     It is one commit, with its entry in the audit log. A subclass with an `action` is one that people can ask
@@ -88,11 +105,21 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     final: ClassVar[bool] = False
     #: The class of the options that a field `options` or `changes` has parts of.
     options_class: ClassVar[type[Any] | None] = None
+    #: Fields by their former names, which are taken still.
+    former: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+    #: Whose method it is in Python: of a broker, of a repair by its `name`, of `broker.dialogs`.
+    holder: ClassVar[str] = "broker"
+    #: The part of its name that such a method does not repeat.
+    noun: ClassVar[str] = ""
+    #: The name of that method.
+    method: ClassVar[str]
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         parts = (f"_{c.lower()}" if c.isupper() else c for c in cls.__name__)
         cls.command_name = "".join(parts).removeprefix("_")
+        if "method" not in vars(cls):
+            cls.method = cls.command_name.removesuffix(cls.noun)
         if "action" in vars(cls):
             BY_ACTION[cls.action].append(cls)
 
@@ -135,6 +162,19 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return answer
 
 
+C = TypeVar("C", bound=Command)
+#: What a session's id was called.
+SESSION: Final = types.MappingProxyType({"session": "session_id"})
+
+
+def read_command(kind: type[C], content: bytes) -> C:
+    """Return a command of the JSON of its fields. Raises msgspec.DecodeError, InvalidOption."""
+    if not kind.former:
+        return msgspec.json.decode(content, type=kind)
+    fields = msgspec.json.decode(content)
+    return msgspec.convert(kind.renamed(fields) if isinstance(fields, dict) else fields, kind)
+
+
 def hints_of(kind: type[Command]) -> dict[str, str]:
     """Return what the docstring of a command says of its fields, without the points at the ends."""
     return {name: " ".join(text.split()) for name, text in _HINT.findall(inspect.getdoc(kind) or "")}
@@ -172,6 +212,20 @@ class OfPath(CommandOf[T], frozen=True, kw_only=True):
     def place(self) -> EntityPath:
         """The dead-letter subqueue of its path."""
         return dead_letter_path(EntityPath.parse(self.path))
+
+
+def tuple_of(name: str, values: Iterable[T]) -> tuple[T, ...]:
+    """Return values as a tuple, else raise InvalidOption."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
+        raise InvalidOption(f"expected {name} to be a list, got {shown(values)}")
+    return tuple(values)
+
+
+def tuples_of(name: str, values: Mapping[int, Iterable[T]]) -> dict[int, tuple[T, ...]]:
+    """Return lists by number, each as a tuple, else raise InvalidOption."""
+    if not isinstance(values, Mapping):
+        raise InvalidOption(f"expected {name} to be lists by number, got {shown(values)}")
+    return {number: tuple_of(name, some) for number, some in values.items()}
 
 
 def check_numbers(numbers: object) -> list[int]:

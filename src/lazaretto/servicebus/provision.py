@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from lazaretto.api import SubscriptionDescription
-from lazaretto.broker.administration import Administration
+from lazaretto.broker.broker import Broker
 from lazaretto.errors import EntityExists, EntityNotFound, InvalidOption, InvalidPath, NotAllowed
 from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.filters.rules import Rule
@@ -18,7 +18,7 @@ _FORWARDS: Final = ("forward_to", "forward_dead_lettered_messages_to")
 _ACTOR: Final = "emulator"
 
 
-def provision(broker: Administration, wanted: EmulatedNamespace) -> None:
+def provision(broker: Broker, wanted: EmulatedNamespace) -> None:
     """Make every entity of a namespace, or change its options to those given; others stay as they are.
 
     Raises InvalidOption, which says where in the file what is refused stands.
@@ -53,7 +53,7 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in options.items() if name not in later}, later
 
 
-def _queue(broker: Administration, wanted: Emulated) -> dict[str, Any]:
+def _queue(broker: Broker, wanted: Emulated) -> dict[str, Any]:
     """Make or change a queue, and return what is to be set later."""
     try:
         found = broker.queue(wanted.path)
@@ -66,7 +66,7 @@ def _queue(broker: Administration, wanted: Emulated) -> dict[str, Any]:
     return later
 
 
-def _topic(broker: Administration, wanted: Emulated) -> None:
+def _topic(broker: Broker, wanted: Emulated) -> None:
     try:
         found = broker.topic(wanted.path)
     except EntityNotFound:
@@ -75,7 +75,7 @@ def _topic(broker: Administration, wanted: Emulated) -> None:
         broker.update_topic(wanted.path, actor=_ACTOR, **wanted.changes(found.options))
 
 
-def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) -> dict[str, Any]:
+def _subscribe(broker: Broker, topic: str, name: str, wanted: Emulated) -> dict[str, Any]:
     """Make or change a subscription with its rules, and return what is to be set later."""
     try:
         found = broker.subscription(topic, name)
@@ -90,7 +90,7 @@ def _subscribe(broker: Administration, topic: str, name: str, wanted: Emulated) 
     return later
 
 
-def _set_rules(broker: Administration, found: SubscriptionDescription, rules: Iterable[Rule]) -> None:
+def _set_rules(broker: Broker, found: SubscriptionDescription, rules: Iterable[Rule]) -> None:
     topic, name = found.topic, found.name
     before = {rule.name.lower(): rule for rule in found.rules}
     for rule in rules:

@@ -23,6 +23,7 @@ from starlette.types import Message
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.witness import Witness
 from lazaretto.commands import Command
+from lazaretto.engine.command import read_command
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.deadline import within
@@ -371,6 +372,8 @@ def _times_of(kind: type[Query]) -> frozenset[str]:
 def body_of(kind: Any, content: bytes) -> Any:
     """Return the JSON of a request's body as a type. Raises HttpError, InvalidOption."""
     try:
+        if isinstance(kind, type) and issubclass(kind, Command):
+            return read_command(kind, content)
         return msgspec.json.decode(content, type=kind)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"body: {_told(error)}") from None

@@ -388,7 +388,10 @@ class RevokeClaims(ClaimOperation[int]):
 
 
 class RevokeClaim(OfPath[int], frozen=True, kw_only=True):
-    """Release an open claim of a Spark pipeline, without counting an attempt."""
+    """Release the messages of an open claim.
+
+    No attempt is counted; the pipeline goes on without them. Raises EntityError if it is not open.
+    """
 
     action = "revoke_claim"
     consumer: str

@@ -114,6 +114,8 @@ class DropDefinition(Administering[None], frozen=True, kw_only=True):
     """Drop a definition that nothing uses. `kind`: "message_type", "contract", "service" or "priority"."""
 
     action = ""
+    holder = "dialogs"
+    method = "drop"
     kind: str
     name: str
 

@@ -209,6 +209,8 @@ class OfConversation(CommandOf[T], frozen=True, kw_only=True):
     """A change of one end of a dialog. `handle`: that of the end."""
 
     permission = Permission.OPERATE
+    holder = "dialogs"
+    noun = "_conversation"
     handle: str
 
     def record(self, tx: Transaction) -> ConversationRecord:
@@ -365,7 +367,7 @@ def _decide(
 ) -> None:
     row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
     type_ = None if row is None else decode_headers(row.headers).subject
-    ResumeSession(path=queue.path, session=session_id, verdict=verdict).run(tx, actor)
+    ResumeSession(path=queue.path, session_id=session_id, verdict=verdict).run(tx, actor)
     for waiting in tx.sessions.messages(queue.queue_id, session_id):
         other = tx.row(waiting.key) if waiting.state == READY else None
         if other is not None and other.cycle_attempts:

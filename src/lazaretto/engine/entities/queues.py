@@ -324,7 +324,10 @@ def _check_growth(tx: Transaction, record: QueueRecord, options: QueueOptions) -
 
 
 class DeleteQueue(Administering[None], frozen=True, kw_only=True):
-    """Delete a queue with all its messages and dead letters."""
+    """Delete a queue with all its messages and dead letters.
+
+    Raises EntityNotFound.
+    """
 
     action = "delete"
     final: ClassVar[bool] = True

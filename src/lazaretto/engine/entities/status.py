@@ -148,7 +148,10 @@ def _check_status(record: QueueRecord, path: EntityPath, status: QueueStatus) ->
 
 
 class ResumeQueue(OfPath[QueueDescription], frozen=True, kw_only=True):
-    """Resume a halted queue with a verdict on the message that halted it, or a disabled one."""
+    """Resume a halted or disabled queue.
+
+    `verdict`: on the message that halted it: "retry" (with new attempts), "move", "drop" or "reject".
+    """
 
     action = "resume"
     verdict: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, TypeVar
@@ -215,7 +216,10 @@ def update_topic(
 
 
 class DeleteTopic(Administering[None], frozen=True, kw_only=True):
-    """Delete a topic with its subscriptions and all their messages."""
+    """Delete a topic with its subscriptions and all their messages.
+
+    Raises EntityNotFound.
+    """
 
     action = "delete"
     final: ClassVar[bool] = True
@@ -255,6 +259,7 @@ def _waits(tx: Transaction, queue: QueueRecord) -> bool:
 class SubscriptionChange(OptionsChange[T], frozen=True, kw_only=True):
     """A change of a subscription."""
 
+    former = types.MappingProxyType({"name": "subscription"})
     topic: str
     subscription: str
 
@@ -350,7 +355,10 @@ class UpdateSubscription(SubscriptionChange[QueueDescription], frozen=True, kw_o
 
 
 class DeleteSubscription(SubscriptionChange[None], frozen=True, kw_only=True):
-    """Delete a subscription with all its messages and dead letters."""
+    """Delete a subscription with all its messages and dead letters.
+
+    Raises EntityNotFound.
+    """
 
     action = "delete"
     final: ClassVar[bool] = True
@@ -399,7 +407,10 @@ def _changed_rules(detail: Detail) -> set[str]:
 
 
 class RemoveRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):
-    """Remove a rule from a subscription."""
+    """Remove a rule from a subscription.
+
+    Without rules it gets no messages. Raises EntityNotFound.
+    """
 
     action = "rules"
     rule: str

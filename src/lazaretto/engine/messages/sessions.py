@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from lazaretto.engine.command import OfPath
+from lazaretto.engine.command import SESSION, OfPath
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.log import audit
@@ -176,14 +176,18 @@ class ReleaseSession(Operation[None]):
 
 
 class FreeSession(OfPath[None], frozen=True, kw_only=True):
-    """Take a session's lock from its receiver. What it has not settled can be received again."""
+    """Take a session's lock from its receiver.
+
+    What it has not settled can be received again.
+    """
 
     action = "free_session"
-    session: str
+    former = SESSION
+    session_id: str
 
     def run(self, tx: Transaction, actor: str) -> None:
         # No attempt is counted.
-        session = text("session", self.session, LONGEST_ID, 0)
+        session = text("session_id", self.session_id, LONGEST_ID, 0)
         queue = require_queue(tx, EntityPath.parse(self.path))
         record = tx.sessions.find(queue.queue_id, session)
         if record is None or not record.is_locked(tx.now):

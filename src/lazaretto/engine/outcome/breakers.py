@@ -164,7 +164,11 @@ class NoteProbe(Operation[BreakerStatus]):
 
 
 class SetBreaker(OfPath[BreakerDescription], frozen=True, kw_only=True):
-    """Keep a breaker open or closed, or let it decide by itself: "open", "close", "auto"."""
+    """Keep a breaker open or closed, or let it decide by itself.
+
+    `verb`: "open" (hosts get nothing), "close" (every failure counts), or "auto", which closes it and lets it
+    decide by itself again.
+    """
 
     action = "breaker"
     verb: str

@@ -22,7 +22,10 @@ _replace = msgspec.structs.replace
 
 
 class MergeCauses(OfPath[int], frozen=True, kw_only=True):
-    """Make several causes one, and return its number, the lowest of theirs."""
+    """Make several causes one; it stays one.
+
+    The answer is its number, the lowest of theirs.
+    """
 
     action = "merge_causes"
     numbers: Numbers
@@ -123,7 +126,10 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
 
 
 class SplitCause(OfCause[int], frozen=True, kw_only=True):
-    """Make some of a cause's fingerprints a cause of their own."""
+    """Make some of a cause's fingerprints a cause of their own.
+
+    It stays apart. The answer is its number.
+    """
 
     action = "split_cause"
     fingerprints: tuple[str, ...]

@@ -390,7 +390,10 @@ class NoteCause(OfCause[None], frozen=True, kw_only=True):
 
 
 class AcknowledgeCause(OfCause[None], frozen=True, kw_only=True):
-    """Note until when a cause is known; null withdraws that."""
+    """Note until when a cause is known; null withdraws that.
+
+    It needs no attention until then.
+    """
 
     action = "acknowledge_cause"
     until: datetime | None
@@ -434,7 +437,11 @@ class ExplainCauses(Operation[None]):
 
 
 class RecountCauses(OfPath[None], frozen=True, kw_only=True):
-    """Count the letters of all causes of a queue anew."""
+    """Count the letters of all causes of a queue anew.
+
+    `lazaretto store check` says when: a count may be wrong after workers of an older version ran beside newer
+    ones.
+    """
 
     action = "recount_causes"
 

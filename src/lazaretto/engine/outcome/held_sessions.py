@@ -6,7 +6,7 @@ from collections import Counter
 
 import msgspec
 
-from lazaretto.engine.command import OfPath
+from lazaretto.engine.command import SESSION, OfPath
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dispositions import destination_of, dispose
@@ -63,15 +63,21 @@ def describe_session(tx: Transaction, path: EntityPath, session_id: str) -> Sess
 
 
 class ResumeSession(OfPath[None], frozen=True, kw_only=True):
-    """Resume a held session with a verdict on its poison message."""
+    """Resume a held session with a verdict on its poison message.
+
+    `verdict`: for a blocked session "retry", "move", "drop" or "reject"; for a parked one "retry" (the dead
+    letter returns to its place) or "skip" (the session continues without it). Raises EntityError if the
+    session is not held.
+    """
 
     action = "resume_session"
-    session: str
+    former = SESSION
+    session_id: str
     verdict: str
 
     def destination(self, tx: Transaction) -> str | None:
         queue = require_queue(tx, EntityPath.parse(self.path))
-        record = tx.sessions.find(queue.queue_id, self.session)
+        record = tx.sessions.find(queue.queue_id, self.session_id)
         if record is None or record.held_by is None:
             return None
         hold = held_decoder.decode(record.held_by)
@@ -82,7 +88,7 @@ class ResumeSession(OfPath[None], frozen=True, kw_only=True):
         return None if row is None else destination_of(tx, queue, row, self.verdict)
 
     def run(self, tx: Transaction, actor: str) -> None:
-        path, session = EntityPath.parse(self.path), text("session_id", self.session, LONGEST_ID, 0)
+        path, session = EntityPath.parse(self.path), text("session_id", self.session_id, LONGEST_ID, 0)
         queue = require_queue(tx, path)
         record = tx.sessions.find(queue.queue_id, session)
         if record is None or record.held_by is None:

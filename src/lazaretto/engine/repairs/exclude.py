@@ -19,12 +19,13 @@ _AT_ONCE = 10_000
 
 
 class ExcludeLetters(OfRepair, frozen=True, kw_only=True):
-    """Take letters out of a repair: those that it has not sent, or that failed again.
+    """Take letters out of a repair.
 
-    A canary that failed for these alone goes on.
+    They are those that it has not sent, or that failed again. A canary that failed for these alone goes on.
     """
 
     action = "repair: exclude"
+    method = "exclude"
     sequence_numbers: Numbers
 
     def run(self, tx: Transaction, actor: str) -> RepairRecord:

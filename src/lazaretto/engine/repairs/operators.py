@@ -153,6 +153,8 @@ class OfRepair(CommandOf[RepairRecord], frozen=True, kw_only=True):
     """A change of a repair."""
 
     permission = Permission.OPERATE
+    holder = "repair"
+    noun = "_repair"
     name: str
 
     def told(self, answer: Any) -> Any:
@@ -172,6 +174,7 @@ class PaceRepair(OfRepair, frozen=True, kw_only=True):
     """Change how fast a repair goes; null means no limit, and what is left out stays as it is."""
 
     action = "repair: pace"
+    method = "set_pace"
     in_flight: int | UnsetType | None = UNSET
     rate: float | UnsetType | None = UNSET
 

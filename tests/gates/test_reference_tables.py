@@ -1,0 +1,123 @@
+"""Methods are described once, in their docstrings: the tables of the reference are written from them.
+
+Run as a program, this module writes the tables anew.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import lazaretto
+from lazaretto.broker.repairs import Repair
+from lazaretto.dialogs import Dialogs
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+CLASSES = {
+    cls.__name__: cls
+    for cls in (
+        lazaretto.Broker,
+        Repair,
+        lazaretto.Sender,
+        lazaretto.Receiver,
+        lazaretto.BrokerTransaction,
+        Dialogs,
+    )
+}
+#: Pages with more about a method, by its name, and by that of its class if others have one of that name.
+MORE = {
+    **dict.fromkeys(
+        ("complete", "abandon", "invalid", "defer", "dead_letter", "release"),
+        "messages-and-settling.md#settling",
+    ),
+    "Broker.dead_letter": "triage.md",
+    "Broker.sender": "forwarding.md#send-via-another-queue",
+    "Broker.transaction": "transactions.md",
+    "Dialogs.transaction": "dialogs.md#conversations",
+    "claims": "spark.md#claims",
+    "create_topic": "topics.md",
+    "four_eyes": "access.md#four-eyes",
+    "people": "access.md",
+    "plan_repair": "repairs.md",
+    "receive_by_number": "messages-and-settling.md#receive-one-message-by-its-number",
+    "redaction": "redaction.md",
+    "run": "commands.md",
+    "set_status": "forwarding.md#switch-a-queue-on-and-off",
+    "triage": "triage.md",
+}
+_TABLE = re.compile(r"(?<=<!-- methods of )(\w+)( -->\n)((?:\|.*\n)*)")
+
+
+def members(cls: type[Any]) -> dict[str, Any]:
+    """Return the public methods and properties of a class, by name."""
+    names = sorted(name for name in dir(cls) if not name.startswith("_"))
+    return {name: inspect.getattr_static(cls, name) for name in names}
+
+
+def shown_call(name: str, member: Any) -> tuple[str, str]:
+    """Return how a method is called, and the type of its answer. Whoever acts is left out."""
+    if isinstance(member, property):
+        answer = member.fget.__annotations__["return"]
+        return name, str(answer)
+    signature = inspect.signature(member)
+    shown = []
+    star = False
+    for parameter in list(signature.parameters.values())[1:]:
+        if parameter.name == "actor" and "`actor`" not in (inspect.getdoc(member) or ""):
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            star = True
+            shown.append("*")
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            star = True
+            shown.append(f"*{parameter.name}")
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            shown.append(f"**{parameter.name}")
+        elif parameter.default is parameter.empty:
+            shown.append(parameter.name)
+        else:
+            default = "…" if parameter.default is ... else repr(parameter.default)
+            shown.append(f"{parameter.name}={default}")
+    if shown[-1:] == ["*"]:
+        shown.pop()
+    return f"{name}({', '.join(shown)})", str(signature.return_annotation)
+
+
+def row(cls: type[Any], name: str, member: Any) -> str:
+    """Return the row of a method."""
+    call, answer = shown_call(name, member)
+    text = " ".join((inspect.getdoc(member) or "").split())
+    assert text, f"{cls.__name__}.{name} needs a docstring"
+    more = MORE.get(f"{cls.__name__}.{name}") or MORE.get(name)
+    link = f" [More]({more})." if more else ""
+    answered = "" if answer == "None" else f"`{answer}`".replace("|", "\\|")
+    return f"| `{call}` | {answered} | {text.replace('|', chr(92) + '|')}{link} |"
+
+
+def table_of(cls: type[Any]) -> str:
+    """Return the table of a class."""
+    rows = [row(cls, name, member) for name, member in members(cls).items()]
+    return "\n".join([f"| `{cls.__name__}` | answer | |", "|---|---|---|", *rows]) + "\n"
+
+
+def with_tables() -> str:
+    """Return the page with its tables of methods written anew."""
+    return _TABLE.sub(
+        lambda match: f"{match[1]}{match[2]}{table_of(CLASSES[match[1]])}", PAGE.read_text("utf-8")
+    )
+
+
+def test_tables_are_those_of_the_docstrings() -> None:
+    assert PAGE.read_text("utf-8") == with_tables(), "run `python -m tests.gates.test_reference_tables`"
+
+
+def test_every_class_has_its_table() -> None:
+    assert {match[1] for match in _TABLE.finditer(PAGE.read_text("utf-8"))} == CLASSES.keys()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_tables(), "utf-8")
+    sys.stdout.write(f"wrote the tables of methods in {PAGE}\n")

@@ -27,7 +27,8 @@ _EACH = 4
 
 def _printed(address: str) -> set[str]:
     """Return what the pages that links lead to say is the same on the command line."""
-    coming, looked_at, lines = [path for path in ADDRESSES if "DIALOG" not in path], set[str](), set[str]()
+    coming = ["/do/create_topic?path=new", *(path for path in ADDRESSES if "DIALOG" not in path)]
+    looked_at, lines = set[str](), set[str]()
     with httpx.Client(
         base_url=address, headers={"Accept": "text/html"}, follow_redirects=True, timeout=120
     ) as client:
@@ -48,6 +49,11 @@ def _printed(address: str) -> set[str]:
     return lines
 
 
+def _kind_of(words: list[str]) -> str:
+    """Return the command that words of a line name; what is given as JSON is several."""
+    return " ".join(words[: 3 if words[0] == "command" else 2])
+
+
 def test_every_printed_command_is_one(address: str, store: Path, tmp_path: Path) -> None:
     lines = _printed(address)
     original = tmp_path / "original.db"
@@ -56,14 +62,18 @@ def test_every_printed_command_is_one(address: str, store: Path, tmp_path: Path)
         contextlib.closing(sqlite3.connect(original)) as two,
     ):
         one.backup(two)
-    kinds = {" ".join(shlex.split(line)[1:3]) for line in lines}
+    kinds = {_kind_of(shlex.split(line)[1:]) for line in lines}
     # Not one kind alone: the pages print what reads and what changes.
     assert {"worker list", "triage merge", "queue resume", "session list", "claim revoke"} <= kinds
+    # The forms print theirs, too.
+    forms = ("update_queue", "create_topic", "send_message", "delete_queue", "move_dead_letters")
+    assert {f"command run {name}" for name in forms} <= kinds
     tried, wrong = Counter[str](), []
     for line in sorted(lines):
         words = shlex.split(line)[1:]
-        tried[" ".join(words[:2])] += 1
-        if tried[" ".join(words[:2])] > _EACH:
+        kind = _kind_of(words)
+        tried[kind] += 1
+        if tried[kind] > _EACH:
             continue
         words += ["--detach"] if " ".join(words[:2]) in _WAITING else []
         copy = tmp_path / "copy.db"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from patience import PATIENCE
+from patience import PATIENCE, wait_until
 from playwright.sync_api import Page, expect
 
 import lazaretto
 from browser.conftest import serving
-from lazaretto import Broker, Message, PoisonPolicy, QueueOptions
+from lazaretto import Broker, ManualClock, Message, PoisonPolicy, QueueOptions
 from lazaretto.web import Access, Grant, Identity, Role
 
 ONCE = QueueOptions(policy=PoisonPolicy(receive_retry_count=0), breaker=None)
@@ -39,8 +40,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
             broker.sender(queue).send(Message(body))
             fail(broker, queue, 1)
         broker.create_queue("canary", ONCE)
+        broker.create_queue("backlog")
         broker.sender("canary").send([Message(b"%d" % number) for number in range(6)])
         fail(broker, "canary", 6)
+    with lazaretto.connect(path, clock=ManualClock(time.time() - 3600)) as an_hour_ago:
+        an_hour_ago.sender("backlog").send([Message(b"x")] * 3)
     return path
 
 
@@ -160,5 +164,23 @@ def test_a_queue_without_a_consumer(open_page: Callable[..., Page], store: Path)
         assert broker.queue("lonely").options.lock_duration == 120
         (message,) = broker.peek("lonely")
         assert (message.body, message.properties) == (b'{"n": 1}', {"shop": "main"})
-    page.goto("/workers")
-    expect(page.locator("h1")).to_have_text("Workers")
+
+
+def test_a_backlog_that_nobody_takes_is_a_trouble(open_page: Callable[..., Page], store: Path) -> None:
+    """The first page says so, and two clicks tell who takes messages: nobody, and then somebody."""
+    page = open_page()
+    page.goto("/")
+    trouble = page.locator(".troubles li").filter(has=page.get_by_role("link", name="backlog", exact=True))
+    expect(trouble).to_contain_text("unattended")
+    expect(trouble).to_contain_text("messages wait in backlog, and nobody has taken one for 5 minutes.")
+    trouble.get_by_role("link", name="backlog").click()
+    expect(page.locator("h1")).to_have_text("backlog")
+    page.get_by_role("link", name="Who takes messages").click()
+    expect(page.locator("main")).to_contain_text("Nobody takes messages of backlog.")
+    with lazaretto.connect(store) as broker, broker.receiver("backlog") as receiver:
+        receiver.complete(receiver.receive())
+        wait_until(lambda: any(one.queue == "backlog" for each in broker.workers() for one in each.takers))
+        page.reload()
+        expect(page.locator("main")).to_contain_text("receiver")
+    page.goto("/")
+    expect(trouble).to_have_count(0)

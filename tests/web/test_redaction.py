@@ -19,6 +19,7 @@ from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOpti
 from lazaretto import commands as c
 from lazaretto.aio import AsyncBroker
 from lazaretto.broker.broker import store_of
+from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.outcome.breakers import OpenBreaker
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.model.edits.edit import Edit
@@ -123,7 +124,7 @@ PAGES: dict[str, list[tuple[str, bool]]] = {
     "/set-aside": [("/set-aside?queue=q", True)],
     "/messages/{number:int}": [("/messages/1?queue=q", True), ("/messages/WAITS?queue=q", True)],
     "/rules": [("/rules?topic=news&subscription=all", False)],
-    "/pipeline": [],
+    "/pipeline": [("/pipeline?queue=loads&consumer=loader", False)],
     "/claims": [("/claims?queue=q", False)],
     "/dialogs": [("/dialogs", False)],
     "/dialogs/{dialog}": [("/dialogs/DIALOG", True)],
@@ -200,6 +201,11 @@ def stocked(broker: Broker) -> dict[str, str]:
     store_of(broker).run(outage)
     broker.plan_repair("broken", [1], name="stopped", canary=0).apply()
     broker.run_repairs(until=lambda: broker.repair("stopped").status().why is not None)
+    broker.create_queue("loads")
+    send(broker, "loads", body(1))
+    loader = ClaimConsumer(store_of(broker), "loads", "loader")
+    loader.attach()
+    loader.take(0)
     broker.create_topic("news")
     broker.create_subscription("news", "all")
     send(broker, "news", body(1))

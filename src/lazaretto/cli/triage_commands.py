@@ -28,8 +28,10 @@ from lazaretto.commands import (
     SplitCause,
     UnmergeCauses,
 )
+from lazaretto.engine.marks import MOST_MARKS, marks_of
 from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.model.marks import MARK, TimeMark, mark_before
 
 _BARS = "▁▂▃▄▅▆▇█"
 _COLUMNS = (
@@ -162,10 +164,11 @@ def show(call: CallOptions, queue: QueueArgument, number: CauseArgument, since: 
         if cause.to_explain:
             broker.explain(queue, DeadLetterFilter(cause=number))
             cause = broker.cause(queue, number, since=since)
-    call.print(cause, lambda: _print_cause(queue, cause))
+        marks = marks_of(broker.audit(action=MARK, limit=MOST_MARKS))
+    call.print(cause, lambda: _print_cause(queue, cause, mark_before(marks, cause.first)))
 
 
-def _print_cause(queue: str, cause: Cause) -> None:
+def _print_cause(queue: str, cause: Cause, mark: TimeMark | None) -> None:
     output.line(f"cause {cause.number} of {queue}")
     sites = (cause.site or "").splitlines()
     known = cause.difference
@@ -180,6 +183,7 @@ def _print_cause(queue: str, cause: Cause) -> None:
             ("site", sites[0] if sites else None),
             ("below", sites[1] if len(sites) > 1 else None),
             ("first", output.shown_time(cause.first)),
+            ("first seen after", mark and f"{mark.text}, marked {output.shown_time(mark.time)}"),
             ("last", output.shown_time(cause.last)),
             ("last 24 h", sparkline(cause.hours)),
             ("difference", _difference(cause)),

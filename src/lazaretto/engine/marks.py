@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Final
+
 from lazaretto.engine.command import CommandOf
-from lazaretto.engine.log import audit
+from lazaretto.engine.log import AuditEntry, audit
 from lazaretto.model.checks import text
-from lazaretto.model.marks import LONGEST_MARK, MARK
+from lazaretto.model.marks import LONGEST_MARK, MARK, TimeMark
 from lazaretto.model.permissions import Permission
 from lazaretto.store.sql.transaction import Transaction
+
+#: The most marks that causes are compared with, the newest.
+MOST_MARKS: Final = 200
+
+
+def marks_of(entries: Iterable[AuditEntry]) -> list[TimeMark]:
+    """Return the marks that entries of the audit log tell of."""
+    return [TimeMark(one.time, str(one.detail.get("text", "")), one.actor) for one in entries]
 
 
 class Mark(CommandOf[None], frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.errors import InvalidMessage
-from lazaretto.model.checks import shown
+from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.model.clock import to_datetime, to_ending
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath, MessageState
 from lazaretto.model.headers import (
@@ -64,13 +64,18 @@ class Message(msgspec.Struct):
     def json(cls, value: object, /, **fields: Any) -> Message:
         """Return a message whose body is a value as JSON; `fields` are a message's others.
 
-        Raises InvalidMessage for what JSON does not have.
+        Raises InvalidMessage for what JSON does not have, InvalidOption for a name that no field has.
         """
         try:
             body = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidMessage(f"expected a value that JSON has, got {shown(value)}: {error}") from None
-        return cls(body, **{"content_type": "application/json", **fields})
+        # Only here: to look at the names that the class is given makes each message three times as slow.
+        try:
+            return cls(body, **{"content_type": "application/json", **fields})
+        except TypeError:
+            refuse_unknown(fields, cls.__struct_fields__, cls.__name__)
+            raise
 
 
 class Lock(msgspec.Struct, frozen=True):

@@ -89,7 +89,35 @@ _QUEUE = {
     ),
     _POLICY,
 )
+_MESSAGE = {
+    # Service Bus and AMQP
+    "application_properties": "properties={value}",
+    "label": "subject={value}",
+    "ttl": "time_to_live={value}",
+    "absolute_expiry_time": "time_to_live=… in seconds",
+    "group_id": "session_id={value}",
+    "scheduled_enqueue_time_utc": "scheduled_enqueue_time=…",
+    # SQS
+    "message_body": "the first argument",
+    "message_attributes": "properties={value}",
+    "message_group_id": "session_id={value}",
+    "message_deduplication_id": "message_id={value}",
+    "delay_seconds": "scheduled_enqueue_time=…",
+    # RabbitMQ
+    "expiration": "time_to_live=… in seconds",
+    "headers": "properties={value}",
+    "delivery_mode": "nothing: each message is durable",
+    "priority": "nothing: one queue for each priority",
+    # Celery and others
+    "countdown": "scheduled_enqueue_time=…",
+    "delay": "scheduled_enqueue_time=…",
+    "eta": "scheduled_enqueue_time={value}",
+    "expires": "time_to_live=… in seconds",
+    "id": "message_id={value}",
+    "payload": "the first argument",
+}
 _OWN = {
+    "Message": _MESSAGE,
     "QueueOptions": _QUEUE,
     "TopicOptions": {name: text for name, text in _QUEUE.items() if "policy" not in text},
     "PoisonPolicy": {

@@ -83,6 +83,11 @@ class Cause:
     difference: CauseDifference | None = None
 
     @property
+    def is_of_values(self) -> bool:
+        """Whether its texts are several values and nothing else, such as the keys of a KeyError."""
+        return self.template == HOLE and len(self.fingerprints) > 1
+
+    @property
     def to_explain(self) -> bool:
         """Whether nothing explains it yet, or only what half or twice as many letters had in common."""
         known = self.difference

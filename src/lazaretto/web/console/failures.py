@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lazaretto.engine.marks import MOST_MARKS, marks_of
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import LazarettoError
 from lazaretto.model.marks import MARK, TimeMark, mark_before
 from lazaretto.model.messages import Attempt
 from lazaretto.model.permissions import Permission
-from lazaretto.web.console.render import address
+from lazaretto.web.console.render import address, shown_text
 from lazaretto.web.console.visit import Page, Visit, moved_to
 
 #: Seconds to find out what the messages of causes share, once somebody asks.
 _EXPLAINING = 5.0
 #: Queues whose causes are told together, and how many places in the code are told.
 _QUEUES, _PLACES = 20, 50
-#: Marks in time that are looked through.
-_MARKS = 200
 #: Messages on the page of a cause.
 _LETTERS = 20
 
@@ -77,14 +76,13 @@ def _places_of(causes: Sequence[tuple[str, Cause]]) -> list[FailingPlace]:
         _, first = max(group, key=lambda one: one[1].letters)
         name = first.error_type or first.reason or "no error"
         letters = sum(cause.letters for _, cause in group)
-        listed.append(FailingPlace(name, first.template or "", first.site, letters, tuple(group)))
+        listed.append(FailingPlace(name, shown_text(first), first.site, letters, tuple(group)))
     return sorted(listed, key=lambda one: -one.letters)[:_PLACES]
 
 
 async def _marks(visit: Visit) -> list[TimeMark]:
     """Return the last moments that somebody has marked."""
-    entries = await visit.broker.audit(action=MARK, limit=_MARKS)
-    return [TimeMark(one.time, str(one.detail.get("text", "")), one.actor) for one in entries]
+    return marks_of(await visit.broker.audit(action=MARK, limit=MOST_MARKS))
 
 
 async def show_cause(visit: Visit) -> Page:

@@ -7,7 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +25,7 @@ from lazaretto.model.entities import (
 from lazaretto.model.permissions import Permission
 from lazaretto.model.records.options import changes_from
 from lazaretto.model.records.plain import plain
+from lazaretto.web.console.actions import command_of, line_of
 from lazaretto.web.console.queues import attempts_of
 from lazaretto.web.console.render import address
 from lazaretto.web.console.settings import OptionChange, changes_of, settings_of
@@ -145,8 +146,28 @@ async def show(visit: Visit) -> Page:
     }  # fmt: skip
     if kind.options_class is not None:
         values |= await _options(visit, kind, typed)
+        sent = {one.name: one.value for one in values["fields"] if one.value}
+        values["line"] = _line(kind, {**sent, values["field"]: values["value"]}) if values["ready"] else ""
         return Page("options.html", "queues", text.rstrip("."), values)
+    # What is still to be typed stands there by its name.
+    values["line"] = _line(
+        kind,
+        {
+            one.name: one.value or ("QUEUE" if one.places else one.label.upper())
+            for one in fields
+            if one.value or one.required or one.lines > 1
+        },
+    )
     return Page("form.html", "queues", text.rstrip("."), values)
+
+
+def _line(kind: type[Command], form: Mapping[str, str]) -> str:
+    """Return the command line that does the same as a form; empty where there is none yet."""
+    try:
+        command = command_of(kind, {name: [value] for name, value in form.items()}, datetime.now(UTC))
+    except InvalidOption:
+        return ""
+    return "" if kind.shown_once else line_of(command)
 
 
 async def _places(visit: Visit) -> list[str]:

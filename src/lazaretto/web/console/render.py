@@ -14,6 +14,7 @@ import jinja2
 from markupsafe import Markup, escape
 from starlette.requests import Request
 
+from lazaretto.engine.outcome.causes import Cause
 from lazaretto.model.clock import iso
 from lazaretto.model.filters.rules import describe_filter
 from lazaretto.model.records.sentences import told_detail
@@ -67,6 +68,11 @@ def shown_age(then: datetime | None, now: datetime) -> str:
     return shown_span((now - then).total_seconds())
 
 
+def shown_moment(moment: datetime) -> str:
+    """Return a moment to the second."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def shown_span(seconds: float) -> str:
     """Return a span of time in its largest unit."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -82,6 +88,11 @@ def shown_size(size: float) -> str:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+def shown_text(cause: Cause) -> str:
+    """Return the text of a cause's errors; of one whose texts are values alone, how many these are."""
+    return f"{len(cause.fingerprints)} values" if cause.is_of_values else cause.template or ""
 
 
 def shown_words(value: str) -> str:
@@ -129,8 +140,9 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters |= {
-        "number": shown_number, "size": shown_size, "words": shown_words, "lines": _lines,
-        "detail": told_detail, "exactly": _exactly, "iso": iso, "condition": describe_filter,
+        "number": shown_number, "size": shown_size, "words": shown_words, "text": shown_text, "lines": _lines,
+        "detail": told_detail, "exactly": _exactly, "iso": iso, "moment": shown_moment,
+        "condition": describe_filter,
     }  # fmt: skip
     made.globals |= {"cli": command_line, "chart": bars_chart, "age": shown_age}
     return made

@@ -195,6 +195,10 @@
 
   dress();
 
+  // Where the bar of pages is wider than the screen, this one's name is in sight.
+  const tabs = $("header nav"), tab = $("header nav [aria-current]");
+  if (tab) tabs.scrollLeft = tab.offsetLeft - tabs.offsetLeft - 8;
+
   // A file is read here, and sent as a field of its form.
   for (const part of all("[data-scripted]")) part.hidden = false;
   document.addEventListener("change", async (event) => {

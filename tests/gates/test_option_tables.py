@@ -1,10 +1,11 @@
-"""Options stand once, in their classes: the tables on the pages are written from them.
+"""Options stand once, in their classes: the tables on the pages are written from them, and what can change.
 
-Run as a program, this module writes the tables anew.
+Run as a program, this module writes the tables and the module of changes anew.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import enum
 import re
@@ -33,6 +34,8 @@ from lazaretto.model.policy import (
 from lazaretto.spark.source_options import SparkOptions
 
 DOCS = Path(__file__).parents[2] / "docs"
+MODEL = Path(__file__).parents[2] / "src" / "lazaretto" / "model"
+CHANGES = MODEL / "option_changes.py"
 CLASSES = {
     cls.__name__: cls
     for cls in (
@@ -85,6 +88,61 @@ def with_tables(page: Path) -> str:
     )
 
 
+#: How a change is given that is kept as another type.
+_GIVEN = {"Duration": "GivenDuration", "OptionalDuration": "GivenDuration | None"}
+
+
+def _given(annotation: ast.expr) -> str:
+    """Return the type in which somebody gives an option."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Converted":
+        assert isinstance(annotation.slice, ast.Tuple)
+        return ast.unparse(annotation.slice.elts[1])
+    text = ast.unparse(annotation)
+    return _GIVEN.get(text, text)
+
+
+def changes() -> str:
+    """Return the text of the module of changes."""
+    tree = ast.parse((MODEL / "entities.py").read_text("utf-8"))
+    (declared,) = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "QueueOptions"]
+    types = {
+        node.target.id: _given(node.annotation)
+        for node in declared.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    later = [name for name, option in options_of(QueueOptions).items() if not option.fixed]
+    origins = {
+        alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    } | {"GivenDuration": "lazaretto.model.checks"}
+    used = {word for name in later for word in re.findall(r"[A-Z]\w+", types[name])} - {"None"}
+    modules: dict[str, list[str]] = {"typing": ["TypedDict"]}
+    for name in sorted(used):
+        modules.setdefault(origins.get(name) or "lazaretto.model.entities", []).append(name)
+    lines = [f"from {module} import {', '.join(names)}" for module, names in sorted(modules.items())]
+    standard = [line for line in lines if "lazaretto" not in line]
+    own = [line for line in lines if "lazaretto" in line]
+    text = [
+        '"""Options that can change later. Written by tests/gates/test_option_tables.py."""',
+        "", "from __future__ import annotations", "", *standard, "", *own,
+    ]  # fmt: skip
+    of_topics = [name for name in later if name in options_of(TopicOptions)]
+    for name, base, what, fields in (
+        ("TopicChanges", "TypedDict", "topic", of_topics),
+        ("QueueChanges", "TopicChanges", "queue", [name for name in later if name not in of_topics]),
+    ):
+        doc = f'    """Options of a {what} that can change, as in {what.title()}Options."""'
+        text += ["", "", f"class {name}({base}, total=False):", doc, ""]
+        text += [f"    {field}: {types[field]}" for field in fields]
+    return "\n".join(text) + "\n"
+
+
+def test_changes_are_those_of_the_options() -> None:
+    assert CHANGES.read_text("utf-8") == changes(), "run `python -m tests.gates.test_option_tables`"
+
+
 @pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
 def test_tables_are_those_of_the_classes(page: Path) -> None:
     assert page.read_text("utf-8") == with_tables(page), "run `python -m tests.gates.test_option_tables`"
@@ -127,4 +185,5 @@ def test_modes_of_a_sandbox_are_those_it_takes() -> None:
 if __name__ == "__main__":
     for path in sorted(DOCS.glob("*.md")):
         path.write_text(with_tables(path), "utf-8")
-    sys.stdout.write(f"wrote the tables of options in {DOCS}\n")
+    CHANGES.write_text(changes(), "utf-8")
+    sys.stdout.write(f"wrote the tables of options in {DOCS}, and {CHANGES}\n")

@@ -15,7 +15,7 @@ from typing import get_type_hints
 import pytest
 
 from lazaretto.model.entities import FIXED_OPTIONS, QueueOptions, TopicOptions
-from lazaretto.model.entity_changes import QueueChanges, TopicChanges
+from lazaretto.model.option_changes import QueueChanges, TopicChanges
 from lazaretto.model.options import options_of
 
 ROOT = Path(__file__).parents[2]

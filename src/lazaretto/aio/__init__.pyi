@@ -70,8 +70,6 @@ from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import QueueOptions
 from lazaretto.model.entities import QueueStatus
 from lazaretto.model.entities import TopicOptions
-from lazaretto.model.entity_changes import QueueChanges
-from lazaretto.model.entity_changes import TopicChanges
 from lazaretto.model.filters.rules import Rule
 from lazaretto.model.headers import PropertyValue
 from lazaretto.model.message_history import MessageHistory
@@ -81,6 +79,8 @@ from lazaretto.model.messages import Message
 from lazaretto.model.messages import PeekedMessage
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.messages import StoredMessage
+from lazaretto.model.option_changes import QueueChanges
+from lazaretto.model.option_changes import TopicChanges
 from lazaretto.model.rates import Rate
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.model.repairs import RepairPreview

@@ -47,8 +47,8 @@ from lazaretto.model.entities import (
     TopicOptions,
     subscription_path,
 )
-from lazaretto.model.entity_changes import QueueChanges, TopicChanges
 from lazaretto.model.filters.rules import Rule
+from lazaretto.model.option_changes import QueueChanges, TopicChanges
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 

@@ -1,14 +1,13 @@
-"""Later changes to queues and topics: names and types; and how parts of options are merged. Pure."""
+"""Later changes to queues and topics: how parts of options are merged. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Final, TypedDict
+from typing import Any, Final
 
 from lazaretto.model.breaker import BreakerPolicy
-from lazaretto.model.checks import GivenDuration, refuse_unknown
-from lazaretto.model.entities import GivenPoisonSession
+from lazaretto.model.checks import refuse_unknown
 from lazaretto.model.policy import Backoff, Growth, PoisonPolicy
 
 #: Options that are objects of options themselves.
@@ -57,32 +56,3 @@ def _merged(name: str, parts: Parts, current: Any) -> Any:
     if name == "dead_letter_policy" and "on_poison" in parts:
         return kind(**{"on_invalid": parts["on_poison"], **merged(parts, None)})
     return kind(**merged(parts, None))
-
-
-class TopicChanges(TypedDict, total=False):
-    """Options of a topic that can change; they mean what they mean in TopicOptions."""
-
-    default_time_to_live: GivenDuration | None
-    duplicate_detection_window: GivenDuration
-    max_message_size: int
-    max_size: int | None
-    auto_delete_on_idle: GivenDuration | None
-    partitions: int
-    annotations: Mapping[str, str] | None
-
-
-class QueueChanges(TopicChanges, total=False):
-    """Options of a queue or subscription that can change; they mean what they mean in QueueOptions."""
-
-    lock_duration: GivenDuration
-    dead_letter_on_expiration: bool
-    policy: PoisonPolicy
-    dead_letter_policy: PoisonPolicy | None
-    breaker: BreakerPolicy | None
-    blame_clients: bool
-    on_poison_session: GivenPoisonSession
-    dead_letter_on_filter_errors: bool
-    kept_samples: int
-    forward_to: str | None
-    forward_dead_lettered_messages_to: str | None
-    retention: bool

@@ -170,7 +170,8 @@ def test_timers_of_a_commit_that_is_undone_are_looked_after_again(broker: Broker
     store = broker._store
     assert isinstance(store, PostgresStore)
     # As the threads of two callers whose operations share a commit.
-    store._commit(group)
+    with store._group.writing():
+        store._commit(group)
     assert isinstance(group[1].error, MessageLockLost)
     assert [m.body for m in group[0].answer] == [b"0"]
     assert [(m.body, m.attempt) for m in receiver.receive(2)] == [(b"1", 2), (b"2", 1)]

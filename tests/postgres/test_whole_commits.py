@@ -24,6 +24,7 @@ from lazaretto import (
     QueueStatus,
 )
 from lazaretto.engine.workers.workers import Heartbeat
+from lazaretto.model.clock import to_datetime
 from lazaretto.store.postgres.queue_locks import QueueLock, lock_of
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
@@ -358,6 +359,30 @@ def test_a_timer_that_is_past_when_it_comes_is_not_overlooked(url: str) -> None:
         for _ in range(20):
             sender.send(Message(b"x"))
         assert broker.receiver("work").receive(1, 0.2) == []
+
+
+def test_a_timer_that_another_host_sets_is_found_however_late_one_has_looked(
+    hosts: tuple[Broker, Broker], clock: ManualClock
+) -> None:
+    one, other = hosts
+    receiver, sender, theirs = one.receiver("work"), other.sender("work"), other.receiver("work")
+
+    def bodies() -> list[bytes]:
+        return [message.body for message in receiver.receive(1)]
+
+    sender.send([Message(b"first"), Message(b"second"), Message(b"third")])
+    assert [message.body for message in theirs.receive(1)] == [b"first"]
+    clock.advance(29.999)
+    assert bodies() == [b"second"]
+    clock.advance(0.02)
+    assert bodies() == [b"first"]
+    assert bodies() == [b"third"]
+    assert bodies() == []
+    # None is looked for so soon again, but where nothing else is found.
+    sender.schedule(Message(b"last"), to_datetime(clock.now() + 2_000))
+    clock.advance(0.003)
+    assert bodies() == [b"last"]
+    assert bodies() == []
 
 
 class Torn(Operation[str]):

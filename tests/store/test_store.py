@@ -26,7 +26,7 @@ from lazaretto import (
 from lazaretto.broker.broker import store_of
 from lazaretto.engine.maintenance import Maintenance
 from lazaretto.engine.timers import CleanUp, cleaned_at
-from lazaretto.store.postgres.dialect import place, queries_in
+from lazaretto.store.postgres.dialect import TAKING, place, queries_in
 from lazaretto.store.postgres.store import PostgresStore
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.query_files import Migration, Query, load_queries, with_rows
@@ -363,7 +363,11 @@ class TestStatements:
         apart = self.names_of("columns.sql")
         for store, queries, made in (
             ("sqlite", QUERIES, set()),
-            ("postgres", queries_in("s"), {"next_group", "select_heads"}),
+            (
+                "postgres",
+                queries_in("s"),
+                {"next_group", "select_heads", *(f"{name}_on_time" for name in TAKING)},
+            ),
         ):
             known = {name for where, name in self.names() if where in (store, "sql")}
             assert set(queries) - made == known - apart

@@ -32,6 +32,9 @@ _MEANT = re.compile(r"\b(COPY|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
 
 _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 
+#: Queries that take messages. Each is made twice: it looks for timers first, or it does not.
+TAKING = ("take_rows", "take_range", "lease_rows", "lease_range")
+
 
 def ids(values: Iterable[int]) -> list[int]:
     """Return numbers as one array parameter."""
@@ -80,6 +83,15 @@ def _lease_range(queries: dict[str, Query]) -> Query:
     return leasing._replace(sql=sql)
 
 
+def _taking(queries: dict[str, Query], name: str) -> dict[str, Query]:
+    """Return a query that takes messages as it does not look for timers first, and as it does."""
+    query, timers = queries[name], queries["anything_due"].sql
+    return {
+        name: query._replace(sql=_given(query.sql, timers="false")),
+        f"{name}_on_time": query._replace(sql=_given(query.sql, timers=f"({timers})")),
+    }
+
+
 def _given(sql: str, **columns: str) -> str:
     """Return a query with columns in the place of parameters."""
     return PARAMETER.sub(lambda found: columns.get(found[1], found[0]), sql)
@@ -103,6 +115,8 @@ def queries_in(schema: str) -> dict[str, Query]:
     queries["next_group"] = _next_group(queries)
     queries["select_heads"] = _heads(queries)
     queries["lease_range"] = _lease_range(queries)
+    for name in TAKING:
+        queries |= _taking(queries, name)
     return {name: query._replace(sql=within(schema, query.sql)) for name, query in queries.items()}
 
 

@@ -9,6 +9,8 @@ import copy
 _SLACK = 250_000
 #: Interval between full searches, in microseconds.
 _FULL_LOOK = 60_000_000
+#: Interval between looks while there are messages to take, in microseconds: it costs as much as taking one.
+_LOOK_EVERY = 10_000
 
 
 class DueMark:
@@ -22,6 +24,7 @@ class DueMark:
         self._since = 0
         self._looked = 0
         self._latest = 0
+        self._next_look = 0
 
     def copied(self) -> DueMark:
         """Return another one that knows the same."""
@@ -38,6 +41,15 @@ class DueMark:
         """Record that there is no timer between two times."""
         if since <= self._since:
             self._since = max(self._since, now - _SLACK)
+            self._next_look = now + _LOOK_EVERY
+
+    def looks(self, now: int) -> bool:
+        """Return whether to search for timers before more messages are taken."""
+        return not self._next_look - _LOOK_EVERY <= now < self._next_look
+
+    def look_next(self) -> None:
+        """Have the next one search for timers who takes messages."""
+        self._next_look = 0
 
     @property
     def latest(self) -> int:
@@ -47,3 +59,4 @@ class DueMark:
     def lower(self, due: int) -> None:
         """Record a possible timer at a time, also in the past."""
         self._since = min(self._since, due - 1)
+        self._next_look = min(self._next_look, due)

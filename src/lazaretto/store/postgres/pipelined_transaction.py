@@ -22,12 +22,12 @@ from lazaretto.store.sql.worker_tables import WorkerTables
 #: The bit of a lock's token that says whether it may be on a range.
 RANGED = 1
 
-#: The query that takes messages, by whether it leases them, and whether by a range.
+#: The query that takes messages, by whether it leases them, by a range, and looks for timers first.
 _TAKING = {
-    (False, False): "take_rows",
-    (False, True): "take_range",
-    (True, False): "lease_rows",
-    (True, True): "lease_range",
+    (leases, ranged, timers): f"{verb}_{what}{when}"
+    for leases, verb in ((False, "take"), (True, "lease"))
+    for ranged, what in ((False, "rows"), (True, "range"))
+    for timers, when in ((False, ""), (True, "_on_time"))
 }
 #: Where the key is in what was taken, and its past behind it.
 _KEY, _PAST = operator.itemgetter(4), 19
@@ -146,13 +146,14 @@ class PgTransaction(Transaction):
         lane, nowhere_else = self.partitions.next_to_take(queue)
         if lower_bound(lane) in self.context.memory.unclear:
             return None
+        timers = self._mark.looks(self.context.now)
         single = [token for limit, token in wanted for _ in range(limit) if not token & RANGED]
-        together = self._take(lane, len(single), single, until) if single else None
+        together = self._take(lane, len(single), single, until, timers=timers) if single else None
         taking = []
         for limit, token in wanted:
-            of = together if not token & RANGED else self._take(lane, limit, [token], until)
+            of = together if not token & RANGED else self._take(lane, limit, [token], until, timers=timers)
             assert of is not None
-            taking.append(functools.partial(_answer, of, token, nowhere_else))
+            taking.append(functools.partial(self._answer, of, token, nowhere_else, timers))
         return taking
 
     def start_leasing(
@@ -162,13 +163,30 @@ class PgTransaction(Transaction):
         if lower_bound(lane) in self.context.memory.unclear:
             return None
         lease = Lease({**share._asdict(), "queue_id": queue.queue_id, "started": started}, {})
-        taken = self._take(lane, share.most, [token] * share.most, until, lease=lease)
+        timers = self._mark.looks(self.context.now)
+        taken = self._take(lane, share.most, [token] * share.most, until, timers=timers, lease=lease)
 
         def leased() -> Leased | Again:
-            found = _answer(taken, token, nowhere_else)
+            found = self._answer(taken, token, nowhere_else, timers)
             return found if isinstance(found, Again) else Leased(found, lease.past)
 
         return leased
+
+    def _answer(
+        self,
+        taken: Callable[[int], list[ReceivedMessage] | None],
+        token: int,
+        nowhere_else: bool,
+        timers: bool,
+    ) -> list[ReceivedMessage] | Again:
+        """Return the messages taken under a token, or how to continue. `timers`: they were looked for."""
+        found = taken(token)
+        if found is None:
+            return AGAIN
+        if not found and not timers:
+            self._mark.look_next()
+            return ELSEWHERE
+        return found if found or nowhere_else else ELSEWHERE
 
     def _take(
         self,
@@ -178,13 +196,14 @@ class PgTransaction(Transaction):
         until: int,
         *,
         look: bool = True,
+        timers: bool = True,
         lease: Lease | None = None,
     ) -> Callable[[int], list[ReceivedMessage] | None]:
         """Lock the next messages of a lane, each under a token, or all under the first one.
 
         `look`: those first that were handed out before, unless something else comes first; else fresh ones.
-        `lease`: what is taken is leased. What is returned gives the messages under a token, or None if
-        something else comes first.
+        `timers`: what is due comes first as well. `lease`: what is taken is leased. What is returned gives
+        the messages under a token, or None if something else comes first.
         """
         first, times, memory = lower_bound(lane), self.context.by_now(), self.context.memory
         ranged = bool(tokens[0] & RANGED)
@@ -192,7 +211,7 @@ class PgTransaction(Transaction):
         assert queue is not None
         memory.ranges |= ranged
         sent = self.context.run(
-            _TAKING[lease is not None, ranged],
+            _TAKING[lease is not None, ranged, look and timers],
             {
                 **times,
                 **({} if lease is None else lease.values),
@@ -218,12 +237,13 @@ class PgTransaction(Transaction):
 
         def taken() -> dict[int, list[ReceivedMessage]] | None:
             rows = sent.fetchall()
-            is_clear, left, _, _, first_key, *_ = rows[0]
+            is_clear, head, _, _, first_key, *_ = rows[0]
             if not is_clear:
                 memory.unclear.add(first)
                 return None
             if look:
                 memory.unclear.discard(first)
+            if look and timers:
                 self._mark.nothing_due(times["since"], times["now"])
             found: dict[int, list[ReceivedMessage]] = {}
             if first_key is None:
@@ -236,7 +256,7 @@ class PgTransaction(Transaction):
                 if message.deliveries > 1 and lease is not None:
                     lease.past[message.key] = Past(*row[_PAST:])
                 found.setdefault(token, []).append(message)
-                if fresh and (left is None or message.key < left):
+                if fresh and (head is None or message.key <= head):
                     self.context.cursors[lane] = max(message.key, self.context.cursors.get(lane, 0))
             # A lease may be on less than there is.
             most = limit if lease is None else 1
@@ -274,7 +294,10 @@ class PgTransaction(Transaction):
                 self.context.run("delete_all_ranged", {**values, "highest": max(some)})
             else:
                 own += ((key, token) for key in some)
-        if own:
+        if len(own) == 1:
+            key, token = own[0]
+            self.context.run("delete_exactly_one", {"key": key, "token": token, "now": self.context.now})
+        elif own:
             of_keys, of_tokens = zip(*own, strict=True)
             tokens = of_tokens[:1] if len(set(of_tokens)) == 1 else of_tokens
             values = {
@@ -291,13 +314,3 @@ class PgTransaction(Transaction):
         if not found:
             self._mark.nothing_due(times["since"], self.context.now)
         return bool(found)
-
-
-def _answer(
-    taken: Callable[[int], list[ReceivedMessage] | None], token: int, nowhere_else: bool
-) -> list[ReceivedMessage] | Again:
-    """Return the messages taken under a token, or how to continue."""
-    found = taken(token)
-    if found is None:
-        return AGAIN
-    return found if found or nowhere_else else ELSEWHERE

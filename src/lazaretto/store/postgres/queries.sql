@@ -82,14 +82,10 @@ COPY lazaretto_bodies (body_id, body) FROM STDIN (FORMAT BINARY)
 
 -- part: is_clear
 -- Whether nothing is to be looked at before the next fresh messages of a queue are handed out, if that is asked,
--- and behind which key these stand: behind all that is locked.
+-- and behind which key these stand: behind all that is locked. Whether a timer is due is put in.
 -- Differs because only the server looks and takes in one statement.
 SELECT NOT (:look AND (
-    EXISTS (SELECT 1 FROM lazaretto_messages WHERE [is_due due])
-    OR EXISTS (SELECT 1 FROM lazaretto_range_locks WHERE [is_due until])
-    OR EXISTS (SELECT 1 FROM lazaretto_sessions WHERE [is_due locked_until])
-    OR EXISTS (SELECT 1 FROM lazaretto_claims WHERE lease_until <= :now)
-    OR EXISTS (SELECT 1 FROM lazaretto_queues WHERE idle_at <= :now)
+    :timers
     OR EXISTS (SELECT 1 FROM lazaretto_messages WHERE key > :first AND key <= :last AND state = {SUSPECT})
     OR (SELECT spent FROM ready)
 )) AS clear,
@@ -107,8 +103,8 @@ SELECT coalesce(array_agg(key), '{}') AS keys, coalesce(bool_or(spent), false) A
 -- part: taking_rows
 -- Lock the next messages of a queue, each under a token of a list, if nothing is to be looked at first. They are
 -- looked up by a list of keys: a join may be planned for a table that seems empty, and then reads all that is kept for
--- an open transaction. What others are taking is passed over; the first of these that was fresh is left over, because
--- it may come back.
+-- an open transaction. What others are taking is passed over, and may come back: so it is told which fresh message is
+-- the first that can be seen.
 -- Differs because each question costs a round trip: the server looks and takes in one.
 ready AS ([ready]), clear AS ([is_clear]), fresh AS (
     SELECT ARRAY(
@@ -118,13 +114,12 @@ ready AS ([ready]), clear AS ([is_clear]), fresh AS (
         ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready) FOR UPDATE SKIP LOCKED) AS keys
 ), next AS (
     SELECT (SELECT keys FROM ready WHERE (SELECT clear FROM clear)) || keys AS keys FROM fresh
-), left_over AS (
-    SELECT min(key) AS key FROM (
+), head AS (
+    SELECT (
         SELECT key FROM lazaretto_messages
         WHERE (SELECT clear FROM clear) AND key > (SELECT start FROM clear) AND key <= :last AND state = {FRESH}
             AND [lives]
-        ORDER BY key LIMIT :limit - (SELECT cardinality(keys) FROM ready)) AS seen
-    WHERE key <> ALL((SELECT keys FROM fresh)::bigint[])
+        ORDER BY key LIMIT 1) AS key
 ), taken ([taken_columns]) AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :holder, deliveries = deliveries + 1,
@@ -138,7 +133,7 @@ ready AS ([ready]), clear AS ([is_clear]), fresh AS (
 -- part: taking_range
 -- The same for many, which are locked as a range as far as they are fresh.
 -- Differs because only the server knows ranges.
-ready AS ([ready]), clear AS ([is_clear]), left_over AS (SELECT NULL::bigint AS key), again AS (
+ready AS ([ready]), clear AS ([is_clear]), head AS (SELECT NULL::bigint AS key), again AS (
     UPDATE lazaretto_messages m
     SET state = {LOCKED}, due = :until, locked_at = :now, locked_by = :holder, deliveries = deliveries + 1,
         lock_token = :token::bigint
@@ -173,16 +168,16 @@ leased AS (
 )
 
 -- part: took
--- One row, or one for each message: whether nothing was to be looked at first, the first message left over, and what
--- was taken.
+-- One row, or one for each message: whether nothing was to be looked at first, the first fresh message that others may
+-- be taking, and what was taken.
 -- Differs because only the server looks and takes in one statement.
-SELECT clear.clear, left_over.key, taken.* FROM clear CROSS JOIN left_over LEFT JOIN taken ON true
+SELECT clear.clear, head.key, taken.* FROM clear CROSS JOIN head LEFT JOIN taken ON true
 
 -- part: took_with_past
 -- The same, and how those that were handed out before have moved and failed.
 -- Differs because only the server looks and takes in one statement.
-SELECT clear.clear, left_over.key, taken.*, past.*
-FROM clear CROSS JOIN left_over LEFT JOIN taken ON true LEFT JOIN LATERAL (
+SELECT clear.clear, head.key, taken.*, past.*
+FROM clear CROSS JOIN head LEFT JOIN taken ON true LEFT JOIN LATERAL (
     SELECT m.moves, failed.error_type, failed.error_message
     FROM lazaretto_messages m LEFT JOIN LATERAL (
         SELECT error_type, error_message FROM lazaretto_attempts
@@ -247,8 +242,20 @@ WITH gone AS (
 )
 SELECT 1 / (count(*) = :amount)::int FROM gone
 
+-- name: delete_exactly_one
+-- The same for one message.
+-- Differs because the answer is not waited for: a failure must be an error.
+-- locks: not looked at
+-- claims: not looked at
+WITH gone AS (
+    DELETE FROM lazaretto_messages
+    WHERE key = :key AND state = {LOCKED} AND (due IS NULL OR due > :now) AND lock_token = :token
+    RETURNING 1
+)
+SELECT 1 / count(*) FROM gone
+
 -- name: delete_all_ranged
--- The same for messages that may be locked as a range.
+-- The same for several that may be locked as a range.
 -- Differs because only the server knows ranges.
 -- claims: not looked at
 WITH range AS (
@@ -473,11 +480,27 @@ WITH last AS (
         (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
     SELECT :main + last.number + n, state, due, expires, :now::bigint, message_id, session_id, headers, body_id, body
     FROM last, unnest(
-        :states::bigint[], :dues::bigint[], :lives::bigint[], :ids::text[], :sessions::text[], :headers::bytea[],
-        :body_ids::bigint[], :bodies::bytea[]
+        :state::bigint[], :due::bigint[], :expires::bigint[], :message_id::text[], :session_id::text[],
+        :headers::bytea[], :body_id::bigint[], :body::bytea[]
     ) WITH ORDINALITY AS m (state, due, expires, message_id, session_id, headers, body_id, body, n)
 )
 SELECT number / (number + :count::bigint <= :most)::int FROM last
+
+-- name: send_one
+-- One new message at a queue's end. The answer is the number before it.
+-- Differs because the server finds the numbers, whoever has sent meanwhile.
+-- locks: not looked at
+-- claims: not looked at
+WITH last AS (
+    SELECT [last_number] AS number FROM [place]
+), put AS (
+    INSERT INTO lazaretto_messages
+        (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
+    SELECT :main + number + 1, :state::int, :due::bigint, :expires::bigint, :now::bigint, :message_id::text,
+           :session_id::text, :headers::bytea, :body_id::bigint, :body::bytea
+    FROM last
+)
+SELECT number / (number + 1 <= :most)::int FROM last
 
 -- name: use_numbers
 -- Use the next sequence numbers of a lane for messages that do not stay in it. The answer is the number before them.
@@ -642,21 +665,32 @@ SELECT pg_advisory_xact_lock_shared(:writing, :store),
        1 / (:due::bigint IS NULL OR :due > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)::int,
        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 
+-- part: next_version
+-- The next version of what is stored, if anything was changed, told to all who listen if there may be something to
+-- receive.
+-- Differs because the file has PRAGMA data_version.
+CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
+            THEN nextval('lazaretto_version'::regclass) END,
+       CASE WHEN :tells AND pg_current_xact_id_if_assigned() IS NOT NULL THEN pg_notify(:channel, '')::text END
+
 -- name: close_whole
--- Fails if queues, or the subscriptions of topics, are not set as they were known to be; else the next version of what
--- is stored, if anything was changed, told to all who listen if there may be something to receive.
+-- Fails if queues, or the subscriptions of topics, are not set as they were known to be; else moves on.
 -- Differs because the file has PRAGMA data_version.
 SELECT 1 / (cardinality(:queues::bigint[]) = (
            SELECT count(*) FROM unnest(:queues::bigint[], :marks::bigint[]) AS known (queue_id, mark)
            WHERE mark = (SELECT [settings_mark] FROM lazaretto_queues q WHERE q.queue_id = known.queue_id))
        )::int,
-       CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
-            THEN nextval('lazaretto_version'::regclass) END,
-       CASE WHEN :tells AND pg_current_xact_id_if_assigned() IS NOT NULL THEN pg_notify(:channel, '')::text END,
+       [next_version],
        1 / (cardinality(:topics::bigint[]) = (
            SELECT count(*) FROM unnest(:topics::bigint[], :topic_marks::bigint[]) AS known (topic_id, mark)
            WHERE mark = [mark_of_topic])
        )::int
+
+-- name: close_one
+-- The same if it depends on one queue, which most commits do: lists would cost three times as much.
+-- Differs because the file has PRAGMA data_version.
+SELECT 1 / (EXISTS (SELECT 1 FROM lazaretto_queues WHERE queue_id = :queue_id AND [settings_mark] = :mark))::int,
+       [next_version]
 
 -- == events and audit ==
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import psycopg
@@ -19,7 +19,7 @@ from lazaretto.store.postgres.whole_transaction import WholeTransaction
 from lazaretto.store.sql.group_commit import Ticket, in_order, run_merged
 from lazaretto.store.sql.transaction import Transaction
 
-#: Where the answer of `close_whole` has the store's version.
+#: Where the answer of the last statement has the store's version.
 _VERSION = 1
 
 
@@ -114,26 +114,25 @@ class WholeCommits:
         """
         commits = self._commits
         clock = commits.server_clock
-        queues, marks = whole.marks()
-        topics, topic_marks = whole.marks_of_topics()
-        closing = {
-            "queues": queues,
-            "marks": marks,
-            "topics": topics,
-            "topic_marks": topic_marks,
-            "tells": bool(whole.woken),
-            "channel": commits.channel,
-        }
         connection.send_ahead(whole=not connection.in_transaction)
         due = None if clock is None else whole.first_due
         opened = commits.open(connection, whole.locks, relaxed=flush or not durable, due=due)
         whole.send(connection)
-        closed = commits.finish_with(connection, self._statement("close_whole", closing), flush=flush)
+        closed = commits.finish_with(connection, self._closing(whole), flush=flush)
         assert isinstance(closed, Sent)
         commits.note_opened(opened)
         return closed.number(_VERSION)
 
-    def _statement(self, name: str, values: Mapping[str, Any]) -> tuple[str, Sequence[Any]]:
+    def _closing(self, whole: WholeContext) -> tuple[str, Sequence[Any]]:
+        """Return the last statement of a plan, which checks what it depends on."""
+        values: dict[str, Any] = {"tells": bool(whole.woken), "channel": self._commits.channel}
+        if len(whole.asked) == 1 and not whole.asked_topics:
+            (queue_id,) = whole.asked
+            name, values["queue_id"], values["mark"] = "close_one", queue_id, whole.settings.mark(queue_id)
+        else:
+            name = "close_whole"
+            values["queues"], values["marks"] = whole.marks()
+            values["topics"], values["topic_marks"] = whole.marks_of_topics()
         statement = self._commits.dialect.statements[name]
         return statement.sql, statement.pick(values)
 

@@ -6,14 +6,14 @@ them. The server finds numbers, cursors and rows, or they are read before and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lazaretto.model.keys import lower_bound, main_key, queue_of_lane
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.partitions import detection_key
 from lazaretto.model.rates import SENT
-from lazaretto.store.postgres.arrays import blobs, numbers, texts
+from lazaretto.store.postgres.arrays import Column, blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import WholePartitions
 from lazaretto.store.postgres.pipelined_transaction import RANGED, Lease, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
@@ -41,6 +41,18 @@ from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.session_tables import SessionTables
 from lazaretto.store.sql.transaction import Transaction
+
+#: What is written of a new message, and how the column of several is encoded.
+_COLUMNS: Mapping[str, Callable[[Iterable[Any]], Column]] = {
+    "state": numbers,
+    "due": numbers,
+    "expires": numbers,
+    "message_id": texts,
+    "session_id": texts,
+    "headers": blobs,
+    "body_id": numbers,
+    "body": blobs,
+}
 
 
 class WholeQueues(QueueTables):
@@ -309,11 +321,7 @@ class WholeTransaction(PgTransaction):
         whole.locks.hold(lane, QueueLock.END)
         now, longest = whole.now, options.default_time_to_live
         limit = None if longest is None else round(longest * 1_000_000)
-        states: list[int | None] = []
-        dues: list[int | None] = []
-        lives: list[int | None] = []
-        body_ids: list[int | None] = []
-        bodies: list[bytes | None] = []
+        rows: list[tuple[Any, ...]] = []
         apart: dict[int, bytes] = {}
         for message in messages:
             ttl, state = message.time_to_live, FRESH
@@ -325,38 +333,25 @@ class WholeTransaction(PgTransaction):
             if scheduled is not None and scheduled > now:
                 state = SCHEDULED
                 due = scheduled if expires is None else min(scheduled, expires)
+            body: bytes | None = message.body
             body_id = None
             if len(message.body) > INLINE_BODY:
-                body_id = self.bodies.take_id()
+                body_id, body = self.bodies.take_id(), None
                 apart[body_id] = message.body
             whole.note_due(due)
-            states.append(state)
-            dues.append(due)
-            lives.append(expires)
-            body_ids.append(body_id)
-            bodies.append(message.body if body_id is None else None)
+            message_id = message.message_id or self.new_message_id()
+            session_id = message.session_id if options.requires_session else None
+            rows.append((state, due, expires, message_id, session_id, message.headers, body_id, body))
         if apart:
             self.bodies.insert(apart)
-        sessions = [m.session_id if options.requires_session else None for m in messages]
-        count = len(messages)
-        sent = whole.run(
-            "send_next",
-            {
-                **key_ranges(lane),
-                "floor": whole.floors.get(lane, 0),
-                "queue_id": lane,
-                "now": now,
-                "states": numbers(states),
-                "dues": numbers(dues),
-                "lives": numbers(lives),
-                "ids": texts(m.message_id or self.new_message_id() for m in messages),
-                "sessions": texts(sessions),
-                "headers": blobs(m.headers for m in messages),
-                "body_ids": numbers(body_ids),
-                "bodies": blobs(bodies),
-                "count": count,
-            },
-        )
+        count = len(rows)
+        place = {**key_ranges(lane), "floor": whole.floors.get(lane, 0), "queue_id": lane, "now": now}
+        if count == 1:
+            sent = whole.run("send_one", {**place, **dict(zip(_COLUMNS, rows[0], strict=True))})
+        else:
+            columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
+            values = {name: encode(column) for (name, encode), column in columns}
+            sent = whole.run("send_next", {**place, **values, "count": count})
         if options.max_size is not None:
             whole.locks.hold(queue_id, QueueLock.HELD)
             size = sum(len(m.body) + len(m.headers or b"") for m in messages)
@@ -387,9 +382,10 @@ class WholeTransaction(PgTransaction):
         until: int,
         *,
         look: bool = True,
+        timers: bool = True,
         lease: Lease | None = None,
     ) -> Callable[[int], list[ReceivedMessage] | None]:
-        taking = super()._take(lane, limit, tokens, until, look=look, lease=lease)
+        taking = super()._take(lane, limit, tokens, until, look=look, timers=timers, lease=lease)
         if tokens[0] & RANGED:
             self.whole.locks.hold(lane, QueueLock.HEAD)
         else:

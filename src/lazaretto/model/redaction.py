@@ -13,6 +13,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import member, shown, text
 from lazaretto.model.containment import Reach, grant_covers
 from lazaretto.model.entities import LONGEST_PATH
+from lazaretto.model.policy import COUNT_REASON
 
 #: The most rules of a store, the most characters of a field, and the most steps of a path.
 MOST_RULES: Final = 1_000
@@ -20,7 +21,7 @@ _LONGEST_FIELD, _MOST_STEPS = 500, 32
 #: Why the system itself dead-letters messages: nothing of a message is in these.
 OWN_REASONS: Final = frozenset({
     "ConversationEnded", "FilterException", "HandlerTimeout", "HeaderSizeExceeded", "InvalidMessage",
-    "MaxDeliveryCountExceeded", "MaxTransferHopCountExceeded", "MessageSizeExceeded",
+    COUNT_REASON, "MaxTransferHopCountExceeded", "MessageSizeExceeded",
     "MessagingEntityDisabled", "MessagingEntityNotFound", "NoMatchingSubscription", "OutOfMemory",
     "QuotaExceeded", "Rejected", "Session ID is null.", "SessionPoisoned", "TTLExpiredException",
     "WorkerCrashed",

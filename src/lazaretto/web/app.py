@@ -28,6 +28,7 @@ from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
 from lazaretto.web.direct import DirectApp
+from lazaretto.web.ending import Ending
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.json import json_of
 from lazaretto.web.login import login_places
@@ -38,7 +39,7 @@ from lazaretto.web.problems import problem_of
 from lazaretto.web.redirects import RelativeRedirects
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
-from lazaretto.web.routes import ROUTES, Call, Ending, Route, answer_of, bounded
+from lazaretto.web.routes import ROUTES, Call, Route, answer_of, bounded
 from lazaretto.web.tries import TriedHandlers
 from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by

@@ -35,6 +35,7 @@ from lazaretto.web.access import Identity
 from lazaretto.web.allowed import require_for
 from lazaretto.web.begun import Begun
 from lazaretto.web.bounded import COST, hold_messages
+from lazaretto.web.ending import Ending, end
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted
 from lazaretto.web.request_times import RequestTimes
@@ -70,48 +71,6 @@ class OfQueue(Query, kw_only=True, frozen=True):
     """The parameters of a request about one queue. `queue`: its path."""
 
     queue: str
-
-
-class Ending:
-    """Tells those who wait that the server ends."""
-
-    def __init__(self) -> None:
-        self._waiting: set[asyncio.Future[Any]] = set()
-        self._began = False
-
-    def begin(self) -> None:
-        """End every wait, now and later."""
-        self._began = True
-        for one in list(self._waiting):
-            one.cancel()
-
-    async def wait_for(self, work: Awaitable[T]) -> T:
-        """Return what work comes to. Raises HttpError if the server ends first, and cancels the work."""
-        task = asyncio.ensure_future(work)
-        self._waiting.add(task)
-        try:
-            if self._began:
-                task.cancel()
-            return await task
-        except asyncio.CancelledError:
-            if self._began and task.cancelled():
-                raise HttpError("server_ends", "the server ends; ask again when it has started") from None
-            raise
-        finally:
-            self._waiting.discard(task)
-
-
-async def _end(task: asyncio.Future[Any]) -> None:
-    """Cancel a task and wait until it has ended, also if the waiting one is cancelled meanwhile."""
-    task.cancel()
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
 
 
 @dataclasses.dataclass(slots=True)
@@ -189,7 +148,7 @@ class Call:
                             checked = time.monotonic()
                     part = coming.result()
                 finally:
-                    await _end(coming)
+                    await end(coming)
                 if part is None:
                     return
                 yield part

@@ -52,6 +52,12 @@ def seat_of(scope: MutableMapping[str, Any]) -> Seat | None:
     return found if isinstance(found, Seat) else None
 
 
+async def until_gone(receive: Receive) -> None:
+    """Wait until the client of a request, whose body has been read, hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 def spelled_headers(scope: MutableMapping[str, Any]) -> list[tuple[str, str]]:
     """Return the headers of a request with their names as the client has spelled them."""
     found = scope.get("spelled", scope["headers"])

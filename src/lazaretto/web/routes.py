@@ -30,7 +30,7 @@ from lazaretto.model.deadline import within
 from lazaretto.model.limits import ServerLimits
 from lazaretto.model.permissions import Permission
 from lazaretto.serving.budget import Share
-from lazaretto.serving.http import seat_of, share_of
+from lazaretto.serving.http import seat_of, share_of, until_gone
 from lazaretto.web.access import Identity
 from lazaretto.web.allowed import require_for
 from lazaretto.web.begun import Begun
@@ -160,8 +160,7 @@ class Call:
             await parts.aclose()
 
     async def _watch(self, task: asyncio.Future[Any]) -> None:
-        while (await self.request.receive())["type"] != "http.disconnect":
-            pass
+        await until_gone(self.request.receive)
         task.cancel()
 
     @property

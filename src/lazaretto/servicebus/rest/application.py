@@ -24,7 +24,7 @@ from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.rest.fields import BATCH, headers_of, message_of, messages_of, type_of
 from lazaretto.servicebus.rest.resources import Act, Wish
 from lazaretto.servicebus.signatures import Right
-from lazaretto.serving.http import Receive, Scope, Send, seat_of, share_of, spelled_headers
+from lazaretto.serving.http import Receive, Scope, Send, seat_of, share_of, spelled_headers, until_gone
 
 if TYPE_CHECKING:
     from lazaretto.servicebus.server import Door
@@ -145,7 +145,7 @@ def _wait_of(query: str) -> float:
 async def _while_there(receive: Receive, work: Awaitable[T]) -> T:
     """Return what comes of work, which ends if the client goes: its messages go back."""
     task: asyncio.Future[Any] = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(receive())
+    gone = asyncio.ensure_future(until_gone(receive))
     try:
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if not task.done():

@@ -25,6 +25,7 @@ from lazaretto.store.records.messages import (
     QueueRecord,
 )
 from lazaretto.store.records.repairs import Original, RepairItem
+from lazaretto.store.sql.columns import STANDING
 from lazaretto.store.sql.transaction import Transaction
 
 #: What an edit makes of a letter: a message, None if it leaves it as it is, or why it refuses it.
@@ -65,6 +66,10 @@ class Before(msgspec.Struct, frozen=True, array_like=True):
     held_by: str | None
 
 
+#: What it has of the row as it is there.
+_STANDING = tuple(
+    name for name in Before.__struct_fields__ if name in STANDING and name not in ("headers", "session_id")
+)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Before).decode
 
@@ -122,10 +127,8 @@ def _item(course: Course, done: SentBack, key: int) -> RepairItem:
         session_id, held_by = decode_headers(row.headers).session_id, msgspec.json.encode(held).decode()
     same = key not in done.rewritten
     before = Before(
-        row.state, row.due, row.expires, row.enqueued, row.deliveries, row.failures, row.worker_deaths,
-        row.lock_expiries, row.delivery_count, row.cycle_attempts, row.cycle, row.moves, row.deferred,
-        row.generation, row.enqueued_sequence_number, row.resubmitted_from, row.suspect,
-        same, None if same else row.headers, session_id, held_by,
+        same_headers=same, headers=None if same else row.headers, session_id=session_id, held_by=held_by,
+        **{name: getattr(row, name) for name in _STANDING},
     )  # fmt: skip
     outcome = None if course.watch is None or course.watch > 0 else SENT
     if course.watch is not None:
@@ -213,24 +216,8 @@ def _was_not_handed_out(row: MessageRow, before: Before) -> bool:
 def _as_it_was(row: MessageRow, before: Before) -> MessageRow:
     return _replace(
         row,
-        state=before.state,
-        due=before.due,
-        expires=before.expires,
-        enqueued=before.enqueued,
         session_id=None,
-        deliveries=before.deliveries,
-        failures=before.failures,
-        worker_deaths=before.worker_deaths,
-        lock_expiries=before.lock_expiries,
-        delivery_count=before.delivery_count,
-        cycle_attempts=before.cycle_attempts,
-        cycle=before.cycle,
-        moves=before.moves,
-        deferred=before.deferred,
-        generation=before.generation,
-        enqueued_sequence_number=before.enqueued_sequence_number,
-        resubmitted_from=before.resubmitted_from,
-        suspect=before.suspect,
+        **{name: getattr(before, name) for name in _STANDING},
         headers=row.headers if before.same_headers else before.headers,
     )
 

@@ -17,12 +17,6 @@
 queue_id, path, options, status, halted_by, dead_letter_halted_by, breaker, created, updated,
        kind, topic_id, rules, redacted
 
--- part: row_columns
--- All that the engine decides by of a message, in the order of MessageRow; not its body.
-key, state, due, expires, enqueued, message_id, session_id, lock_token, locked_at, locked_by,
-       deliveries, failures, worker_deaths, lock_expiries, delivery_count, cycle_attempts, cycle, moves,
-       generation, deferred, enqueued_sequence_number, resubmitted_from, headers, body_id, suspect
-
 -- part: dead_letter_columns
 -- A dead letter, in the order of DeadLetterRecord.
 key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, counters,
@@ -372,27 +366,14 @@ ON CONFLICT (body_id) DO UPDATE SET uses = lazaretto_shared_bodies.uses + exclud
 -- A message with a past: resubmitted, activated, or returned to its sender.
 -- locks: written first
 -- claims: not looked at
-INSERT INTO lazaretto_messages
-    (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
-     lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, enqueued_sequence_number,
-     resubmitted_from, headers, body_id, body)
-VALUES
-    (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :deliveries, :failures,
-     :worker_deaths, :lock_expiries, :delivery_count, :cycle_attempts, :cycle, :moves, :generation,
-     :enqueued_sequence_number, :resubmitted_from, :headers, :body_id, :body)
+INSERT INTO lazaretto_messages ([past_columns], body_id, body) VALUES ([past_values], :body_id, :body)
 
 -- name: insert_full_messages
 -- Several messages with a past: dead letters that were edited, or are as they were again.
 -- locks: written first
 -- claims: not looked at
-INSERT INTO lazaretto_messages
-    (key, state, due, expires, enqueued, message_id, session_id, deliveries, failures, worker_deaths,
-     lock_expiries, delivery_count, cycle_attempts, cycle, moves, generation, deferred, suspect,
-     enqueued_sequence_number, resubmitted_from, headers, body_id, body)
-VALUES [rows]
-    (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :deliveries, :failures,
-     :worker_deaths, :lock_expiries, :delivery_count, :cycle_attempts, :cycle, :moves, :generation, :deferred,
-     :suspect, :enqueued_sequence_number, :resubmitted_from, :headers, :body_id, :body)
+INSERT INTO lazaretto_messages ([past_columns], body_id, body)
+VALUES [rows] ([past_values], :body_id, :body)
 
 -- name: select_fresh
 -- The next messages of a subqueue that were never handed out.
@@ -605,39 +586,17 @@ WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {LOCKE
 -- locks: written first
 -- claims: not looked at
 UPDATE lazaretto_messages
-SET key = :new_key, state = :state, due = :due, expires = :expires, enqueued = :enqueued,
-    session_id = :session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
-    deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
-    lock_expiries = :lock_expiries, delivery_count = :delivery_count, cycle_attempts = :cycle_attempts,
-    cycle = :cycle, moves = :moves, generation = :generation, deferred = :deferred,
-    enqueued_sequence_number = :enqueued_sequence_number, resubmitted_from = :resubmitted_from,
-    suspect = :suspect, headers = :headers
+SET key = :new_key, [set_standing], [no_lock]
 WHERE key = :key
 
 -- name: update_rows
 -- The new standing of several messages, their locks gone.
 -- locks: written first
 -- claims: not looked at
-WITH new (
-    key, new_key, state, due, expires, enqueued, session_id, deliveries, failures, worker_deaths, lock_expiries,
-    delivery_count, cycle_attempts, cycle, moves, generation, deferred, enqueued_sequence_number,
-    resubmitted_from, suspect, headers
-) AS (VALUES [rows]
-    ([as_type key, bigint], [as_type new_key, bigint], [as_type state, int], [as_type due, bigint],
-     [as_type expires, bigint], [as_type enqueued, bigint], [as_type session_id, text],
-     [as_type deliveries, bigint], [as_type failures, bigint], [as_type worker_deaths, bigint],
-     [as_type lock_expiries, bigint], [as_type delivery_count, bigint], [as_type cycle_attempts, bigint],
-     [as_type cycle, bigint], [as_type moves, bigint], [as_type generation, bigint],
-     [as_type deferred, int], [as_type enqueued_sequence_number, bigint],
-     [as_type resubmitted_from, bigint], [as_type suspect, bigint], [as_type headers, bytea]))
+WITH new (key, new_key, [standing_columns]) AS (VALUES [rows]
+    ([as_type key, bigint], [as_type new_key, bigint], [standing_values]))
 UPDATE lazaretto_messages AS m
-SET key = n.new_key, state = n.state, due = n.due, expires = n.expires, enqueued = n.enqueued,
-    session_id = n.session_id, lock_token = NULL, locked_at = NULL, locked_by = NULL,
-    deliveries = n.deliveries, failures = n.failures, worker_deaths = n.worker_deaths,
-    lock_expiries = n.lock_expiries, delivery_count = n.delivery_count, cycle_attempts = n.cycle_attempts,
-    cycle = n.cycle, moves = n.moves, generation = n.generation, deferred = n.deferred,
-    enqueued_sequence_number = n.enqueued_sequence_number, resubmitted_from = n.resubmitted_from,
-    suspect = n.suspect, headers = n.headers
+SET key = n.new_key, [set_new_standing], [no_lock]
 FROM new n WHERE m.key = n.key [listed m.key, new]
 
 -- name: update_counters

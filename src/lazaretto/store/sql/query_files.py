@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import resources
+from types import MappingProxyType
 from typing import NamedTuple
 
 _QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
@@ -45,10 +46,11 @@ class Query(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Names in a text: `terms` as `[term first, second]`, `constants` as `{CONSTANT}`."""
+    """Names in a text: `terms` as `[term one, two]`, `constants` as `{CONSTANT}`, `parts` as `[part]`."""
 
     terms: Mapping[str, str]
     constants: Mapping[str, int]
+    parts: Mapping[str, str] = MappingProxyType({})
 
 
 _NO_WORDS = Words({}, {})
@@ -68,7 +70,7 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
                 kind = "query" if word == "name" else "part"
                 raise ValueError(f"{kind} {name!r} stands twice in {', '.join(file for _, file in files)}")
             found[word][name] = header, sql.strip()
-    parts = {name: sql for name, (_, sql) in found["part"].items()}
+    parts = {**words.parts, **{name: sql for name, (_, sql) in found["part"].items()}}
 
     def expand(sql: str) -> str:
         return _WORD.sub(say, sql)

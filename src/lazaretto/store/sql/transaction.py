@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,6 +32,7 @@ from lazaretto.store.sql.access_tables import AccessTables
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
+from lazaretto.store.sql.columns import standing, with_past
 from lazaretto.store.sql.command_tables import CommandTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
@@ -54,12 +54,6 @@ from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: Tokens that are made at once: the system's source of randomness lets other threads run each time.
 _TOKENS = 64
-#: What update_rows stores of a message, besides its keys.
-_standing = operator.attrgetter(
-    "state", "due", "expires", "enqueued", "session_id", "deliveries", "failures", "worker_deaths",
-    "lock_expiries", "delivery_count", "cycle_attempts", "cycle", "moves", "generation", "deferred",
-    "enqueued_sequence_number", "resubmitted_from", "suspect", "headers",
-)  # fmt: skip
 
 
 class Transaction(MessageReads):
@@ -214,7 +208,8 @@ class Transaction(MessageReads):
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         """Add a message with earlier attempts; `body_id` names a separately stored body."""
-        values = msgspec.structs.asdict(row)
+        # It begins anew: it is not deferred, and under no suspicion.
+        values = {**msgspec.structs.asdict(row), "deferred": 0, "suspect": 0}
         if row.body_id is None and body is not None and len(body) > INLINE_BODY:
             values["body_id"] = self.bodies.insert_one(body)
             body = None
@@ -234,13 +229,7 @@ class Transaction(MessageReads):
             if len(body) > INLINE_BODY:
                 body_id = self.bodies.take_id()
                 large[body_id] = body
-            values += (
-                row.key, row.state, row.due, row.expires, row.enqueued, row.message_id, row.session_id,
-                row.deliveries, row.failures, row.worker_deaths, row.lock_expiries, row.delivery_count,
-                row.cycle_attempts, row.cycle, row.moves, row.generation, row.deferred, row.suspect,
-                row.enqueued_sequence_number, row.resubmitted_from, row.headers, body_id,
-                None if body_id is not None else body,
-            )  # fmt: skip
+            values += (*with_past(row), body_id, None if body_id is not None else body)
             self.dialogs.note_streams(queue_of(row.key), (row.session_id,))
             self._note_standing(row.key, row)
         if large:
@@ -350,7 +339,7 @@ class Transaction(MessageReads):
         self.queues.count_bytes([row.key], -1)
         self.dialogs.note_streams(queue_of(new_key), (row.session_id,))
         if self.context.gathers:
-            self.context.gather("update_rows", (row.key, new_key, *_standing(row)), main_key(row.key))
+            self.context.gather("update_rows", (row.key, new_key, *standing(row)), main_key(row.key))
         else:
             self.context.run("update_row", {**msgspec.structs.asdict(row), "new_key": new_key})
         self.queues.count_bytes([new_key], 1)
@@ -361,7 +350,7 @@ class Transaction(MessageReads):
         self.queues.count_bytes([row.key for row in rows.values()], -1)
         values: list[Any] = []
         for new_key, row in rows.items():
-            values += (row.key, new_key, *_standing(row))
+            values += (row.key, new_key, *standing(row))
             self.dialogs.note_streams(queue_of(new_key), (row.session_id,))
             self._note_standing(new_key, row)
         self.context.insert("update_rows", values, len(rows))

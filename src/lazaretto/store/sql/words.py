@@ -17,6 +17,7 @@ from lazaretto.model.keys import (
 )
 from lazaretto.store.records.claims import MOST_SHARDS
 from lazaretto.store.records.messages import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
+from lazaretto.store.sql.columns import PARTS
 from lazaretto.store.sql.query_files import Words
 
 _CONSTANTS = {
@@ -51,4 +52,4 @@ _KEYS = {
 
 def words(of_database: Mapping[str, str]) -> Words:
     """Return the words of a database's queries: its own, and those of all."""
-    return Words({**_KEYS, **of_database}, _CONSTANTS)
+    return Words({**_KEYS, **of_database}, _CONSTANTS, PARTS)

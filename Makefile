@@ -140,7 +140,7 @@ $(RUN_READY): pyproject.toml $(RUN_LOCK)
 	$(call install,$(RUN_LOCK),$(FOR_RUN))
 
 $(READY): pyproject.toml $(GATE_LOCK)
-	@echo "Installing all that tests and work on the code need into $(VENV): 2.2 GB"
+	@echo "Installing all that tests and work on the code need into $(VENV): 2.1 GB, of which 280 MB are fetched beside those of the main job"
 	$(call install,$(GATE_LOCK),$(FOR_GATE))
 
 $(UV): $(UV_LOCK) | $(READY)

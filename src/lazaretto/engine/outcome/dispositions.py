@@ -366,13 +366,15 @@ def conclude(
 ) -> None:
     """Apply a final verdict to a message, and to its session if that is one unit."""
 
-    def act(row: MessageRow) -> None:
-        DISPOSITION_ACTIONS[verdict.disposition](tx, queue, row, verdict, failure)
+    action = DISPOSITION_ACTIONS[verdict.disposition]
+    if verdict.disposition is Disposition.FAULT or not in_unit(queue, row):
+        action(tx, queue, row, verdict, failure)
+        return
 
-    if verdict.disposition is Disposition.FAULT:
-        act(row)
-    else:
-        set_aside(tx, queue, row, act, verdict.disposition, verdict.reason)
+    def act(row: MessageRow) -> None:
+        action(tx, queue, row, verdict, failure)
+
+    set_aside(tx, queue, row, act, verdict.disposition, verdict.reason)
 
 
 def dispose(

@@ -185,7 +185,8 @@ RIGHT: dict[str, Any] = {
     "on_progress": None, "name_contains": None, "span": "minute", "idempotency_key": None, "version": None,
     "command": SetStatus(path="q", status="active"),
     "lock_tokens": World.lock_token, "active": False, "state_set_after": None, "enqueued_before": None,
-    "skip": 0, "exist_ok": False, "failed": False,
+    "skip": 0, "exist_ok": False, "failed": False, "subscription": "a", "role": "viewer", "text": "x",
+    "field": "body.x", "form": "mask", "label": "x", "expires": None, "id": "x",
 }  # fmt: skip
 SENT = {"messages": Message(b"x")}
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -197,7 +198,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "Broker.topic": {"path": "t"},
     "Broker.update_topic": {"path": "t", **dataclasses.asdict(TopicOptions())},
     "Broker.delete_topic": {"path": "t"},
-    "Broker.create_subscription": {"name": "made"},
+    "Broker.create_subscription": {"subscription": "made"},
     "Broker.remove_rule": {"rule": "$Default"},
     "Broker.update_rule": {"rule": Rule()},
     "Broker.update_queue": {

@@ -311,7 +311,7 @@ class CreateToken(PersonChange[MadeSecret], frozen=True, kw_only=True):
 
     def run(self, tx: Transaction, actor: str) -> MadeSecret:
         name = person_name(self.person)
-        label = text("label", self.label, _LONGEST_LABEL) if self.label else ""
+        label = text("label", self.label, _LONGEST_LABEL, 0)
         usual = tx.now + _TOKEN_LASTS
         expires = usual if isinstance(self.expires, UnsetType) else moment("expires", self.expires)
         _known(tx, name)

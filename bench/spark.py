@@ -1,7 +1,8 @@
 """`python -m bench.spark`: the pipeline on Spark beside what people write by hand, and what its parts can do.
 
 Sections, in turn in one run: `claims` (taking and settling, in a file and on a server), `pipelines` (beside
-a plain `mapInArrow`, foreachBatch, JDBC and a process pool), `growth` (time and memory by the length of
+a plain `mapInArrow`, foreachBatch, JDBC and a process pool), `rows` (`quarantine` beside a plain
+`mapInArrow`), `growth` (time and memory by the length of
 the queue), `latency` (from a send to its visible result, while a query runs), `executors` (one and two on a
 cluster). Every run has a fresh copy of the store, and runs of one round take turns. CPU is that of this
 process and all below it: Spark's, the handlers', the server's. JDBC needs Debian's packages
@@ -28,10 +29,11 @@ from bench.machine import Machine
 from bench.postgres import PostgresServer
 from bench.spark_latency import latencies
 from bench.spark_places import Databases, Files, Places
+from bench.spark_rows import compare_rows
 from bench.spark_runs import JARS, JAVA, Run, by_hand, jdbc, ours, plain, pool
 from lazaretto.spark import spark_session
 
-SECTIONS = ("claims", "pipelines", "growth", "latency", "executors")
+SECTIONS = ("claims", "pipelines", "rows", "growth", "latency", "executors")
 #: A run by its name: on which messages, and what it is.
 Runs = dict[str, tuple[str, Run]]
 _PLAIN, _OURS = "plain mapInArrow", "pipeline, isolated"
@@ -212,7 +214,7 @@ def main() -> None:
     given = parser.parse_args()
     console = Console(width=130)
     for section in given.sections or SECTIONS:
-        stores = [""] if section in ("claims", "growth", "executors") else given.stores
+        stores = [""] if section in ("claims", "rows", "growth", "executors") else given.stores
         for store in stores:
             with tempfile.TemporaryDirectory(dir=given.dir) as here:
                 folder = Path(here).absolute()
@@ -223,6 +225,10 @@ def main() -> None:
                     claims.compare(given.stores, given.rows, given.rounds, folder, console)
                 elif section == "pipelines":
                     pipelines(store, folder, given.rows, given.few, given.rounds, given.only, console)
+                elif section == "rows":
+                    spark = _session()
+                    compare_rows(spark, folder, given.few, given.rounds, console)
+                    spark.stop()
                 elif section == "growth":
                     growth(folder, given.lengths, console)
                 elif section == "latency":

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from patience import wait_until
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
-from lazaretto.isolation import FailedResult, Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.isolation import Blobs, Columns, FailedResult, Sandbox, SandboxOptions, Status, Verdict
 from lazaretto.isolation import sandbox as sandbox_module
 
 MODES = ("fork", "spawn")
@@ -268,9 +268,10 @@ def test_items_of_several_values(mode: str) -> None:
 
     with Sandbox(setup, options(mode, memory=None, deadline=120)) as sandbox:
         # More than a round holds: what each is said to have counts.
-        items = [(number, b"x" * 30_000_000, None) for number in range(5)]
-        verdicts = sandbox.run(items, sizes=[30_000_000] * 5)
-        assert sandbox.run([(1, b"y")])[0].status is Status.ERROR
+        data = b"-" + b"x" * 150_000_000
+        bodies = Blobs(memoryview(data), range(1, len(data) + 1, 30_000_000))
+        verdicts = sandbox.run(Columns([range(5), bodies, [None] * 5], [30_000_000] * 5))
+        assert sandbox.run(Columns([[1], [b"y"]], [1]))[0].status is Status.ERROR
     assert [v.result for v in verdicts] == [b"%dx" % number for number in range(5)]
 
 

@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import Row
 
 from lazaretto.spark.result_values import cast_column, column_of, rows_of
-from lazaretto.spark.sandbox_handler import pack_result, unpack_result
+from lazaretto.spark.sandbox_handler import pack_result, plain_result, unpack_results
 
 D = decimal.Decimal
 UTC = datetime.UTC
@@ -40,7 +40,9 @@ def written(value: Any, kind: pa.DataType, isolation: str) -> Any:
     """Return what readers of results see of a value that a handler returns."""
     row: Any = {"x": value}
     if isolation == "process":
-        _, row = unpack_result(pack_result(None, row))
+        ((_, row),) = unpack_results([pack_result(None, row)])
+    else:
+        row = plain_result(row)
     (found,) = rows_of([row], pa.struct([("x", kind)])).to_pylist()
     return found["x"]
 
@@ -151,7 +153,7 @@ def test_what_would_change_is_an_error_with_its_path(
     ],
 )
 def test_a_row_is_a_dict_of_known_fields(row: Any, text: str) -> None:
-    for given in (row, unpack_result(pack_result(None, row))[1]):
+    for given in (plain_result(row), unpack_results([pack_result(None, row)])[0][1]):
         with pytest.raises((ValueError, TypeError)) as told:
             rows_of([given], pa.struct([("item", pa.string())]))
         assert str(told.value) == text

@@ -25,6 +25,7 @@ from lazaretto.isolation import SandboxOptions
 from lazaretto.spark.bodies import bounded
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once, schema_of, shard_query
 from lazaretto.spark.parquet_results import ParquetResults
+from lazaretto.spark.pipeline_options import LARGEST_RESULT
 from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import MOST_HELD, HandlerSetup
 from lazaretto.spark.shard_task import ShardTask
@@ -71,7 +72,7 @@ def task_of(
     settings = TaskSettings(
         options=SparkOptions(store="x", queue="work"),
         setup=HandlerSetup(Handler("work", function)),
-        limits=SandboxOptions(refork_every=refork_every),
+        limits=SandboxOptions(refork_every=refork_every, max_result=LARGEST_RESULT),
         inline=inline,
         results=results,
         schema=SCHEMA.serialize().to_pybytes(),
@@ -135,6 +136,24 @@ def test_large_results_are_held_a_part_at_a_time(
     table = pq.read_table(file, partitioning=None)
     assert sorted(table.column("sequence_number").to_pylist()) == sorted(done)
     assert pq.ParquetFile(file).num_row_groups > 1
+
+
+@pytest.mark.parametrize("sessions", [0, 2])
+def test_results_of_50_mib_are_held_one_at_a_time(
+    tmp_path: Path, sessions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = note_held(monkeypatch)
+    task, results = task_of(grow, tmp_path)
+    task.run(batch_of([b"%d" % (50 * MIB), b"1", b"%d" % (LARGEST_RESULT + 1), b"%d" % (50 * MIB)], sessions))
+    staged = task.finish()
+    results.publish(1, [task.stage])
+    left = {3: "failed"}
+    assert {row.key: row.outcome for row in staged.others} == left
+    (failure,) = [row.failure for row in staged.others]
+    assert failure is not None
+    assert failure.type == "ResultTooLarge"
+    assert sorted(staged.completed_keys()) == [1, 2, 4]
+    assert max(held) == 50 * MIB
 
 
 @pytest.mark.parametrize("refork_every", [1, 3, 15])

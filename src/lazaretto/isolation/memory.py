@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import marshal
 import mmap
 import os
@@ -11,6 +12,8 @@ import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+from lazaretto.isolation.columns import Blobs, Columns
 
 #: Fields of the control page, 8 bytes each.
 #: CURSOR: the item at work, -1 between rounds. END: where the records end.
@@ -28,6 +31,8 @@ ROUND = 67_108_864
 #: many items, so it has no names.
 Record = tuple[int, int, bytes]
 _RECORD = struct.Struct("<qBI")
+#: Where the items begin that marshal has written: behind what stands in columns of bytes.
+_START = struct.Struct("<q")
 _pack = _RECORD.pack
 _NAME = "lazaretto-sandbox"
 #: The highest number that a standard stream has.
@@ -134,7 +139,7 @@ class Segment:
         old.close()
         return True
 
-    def put(self, offset: int, data: bytes) -> int:
+    def put(self, offset: int, data: bytes | memoryview) -> int:
         """Write data, growing as needed; return the offset behind it."""
         end = offset + len(data)
         if end > len(self.map):
@@ -162,17 +167,39 @@ class Segment:
 
 
 def put_items(segment: Segment, items: Sequence[Any]) -> int:
-    """Write items, bytes or tuples of plain values; return their size in bytes."""
+    """Write items, bytes or Columns; return their size in bytes."""
+    written, end = items, _START.size
+    if isinstance(items, Columns):
+        columns: list[Sequence[Any]] = []
+        for column in items.columns:
+            if isinstance(column, Blobs):
+                first, shift = column.offsets[0], end - column.offsets[0]
+                end = segment.put(end, column.data[first : column.offsets[-1]])
+                columns.append(tuple([offset + shift for offset in column.offsets]))
+            else:
+                columns.append(list(column))
+        written = tuple(columns)
+    else:
+        written = list(items)
+    segment.put(0, _START.pack(end))
     # Both sides are this very interpreter, and nothing else reads a list of them as fast. The older
     # format, because the newer one looks for what is the same object.
-    return segment.put(0, marshal.dumps(list(items), 2))
+    return segment.put(end, marshal.dumps(written, 2))
 
 
 def get_items(segment: Segment, size: int) -> list[Any]:
-    """Return the items."""
-    with memoryview(segment.map) as whole, whole[:size] as written:
-        found: list[Any] = marshal.loads(written)  # noqa: S302 - from the other side
-    return found
+    """Return the items, bytes or tuples."""
+    data = segment.map
+    (start,) = _START.unpack_from(data)
+    with memoryview(data) as whole, whole[start:size] as written:
+        found: list[Any] | tuple[Any, ...] = marshal.loads(written)  # noqa: S302 - from the other side
+    if isinstance(found, list):
+        return found
+    columns = [
+        [data[begin:end] for begin, end in itertools.pairwise(column)] if type(column) is tuple else column
+        for column in found
+    ]
+    return list(zip(*columns, strict=True))
 
 
 def put_record(segment: Segment, offset: int, record: Record) -> int:

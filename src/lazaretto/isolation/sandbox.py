@@ -12,6 +12,7 @@ from typing import Any
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
 from lazaretto.isolation import child
+from lazaretto.isolation.columns import Columns
 from lazaretto.isolation.coroutines import LEFT
 from lazaretto.isolation.memory import (
     AT_ONCE,
@@ -41,8 +42,8 @@ from lazaretto.tools.closing import Closing
 from lazaretto.tools.surroundings import why_no_interpreter
 
 Setup = Callable[[], Callable[[Any], bytes | None] | Callable[[Any], Coroutine[Any, Any, bytes | None]]]
-#: Bytes, or a tuple of what marshal can write.
-Item = bytes | tuple[Any, ...]
+#: Bytes; or tuples, as Columns.
+Items = Sequence[bytes] | Columns
 #: Gets verdicts on items, by their places in the batch.
 OnSome = Callable[[list[tuple[int, Verdict]]], object]
 #: Gets the next verdicts of a batch, all from one process; returns whether nothing more is to be run.
@@ -72,7 +73,7 @@ class Sandbox(Closing):
     """Runs a function over batches of items in a process of its own. A context manager; one thread.
 
     cloudpickle sends `setup` to that process. It is called there once, and returns a function that takes
-    each item, bytes or a tuple of plain values, and returns bytes or None; if that is a coroutine function,
+    each item, bytes or a tuple of Columns, and returns bytes or None; if that is a coroutine function,
     the items of a batch run at the same time, and each has the deadline for itself. An item that raises,
     hangs, crashes or uses too much memory gets a verdict with the reason; later items run in a new process.
     No item is run twice. `on_output` gets the output, up to a limit; by default it goes to standard error.
@@ -118,8 +119,7 @@ class Sandbox(Closing):
             self._memory = made.pop_all()
         self._numbers = self._control.numbers()
         self._closed = False
-        self._batch: Sequence[Item] = ()
-        self._sizes: Sequence[int] | None = None
+        self._batch: Items = ()
         self._base = self._count = self._status = 0
         self._round_number = self._barren = self._alone = 0
         self._stopped = False
@@ -148,27 +148,23 @@ class Sandbox(Closing):
 
     def run(
         self,
-        items: Sequence[Item],
+        items: Items,
         *,
         stop_on_failure: bool = False,
-        sizes: Sequence[int] | None = None,
         is_over: IsOver | None = None,
     ) -> list[Verdict]:
         """Run a batch; return one verdict for each item, in order."""
-        self.start(items, stop_on_failure=stop_on_failure, sizes=sizes)
+        self.start(items, stop_on_failure=stop_on_failure)
         return self.collect(is_over=is_over)
 
-    def start(
-        self, items: Sequence[Item], *, stop_on_failure: bool = False, sizes: Sequence[int] | None = None
-    ) -> None:
+    def start(self, items: Items, *, stop_on_failure: bool = False) -> None:
         """Start a batch and return at once; `collect` waits for it.
 
         `stop_on_failure`: run nothing after the first item that is not DONE, or whose result is a
-        FailedResult. `sizes`: about how many bytes
-        each item has, if they are tuples.
+        FailedResult.
         """
         self._refuse_closed()
-        self._batch, self._sizes = items, sizes
+        self._batch = items
         self._base = 0
         self._stop_on_failure = stop_on_failure
         self._printed = 0
@@ -194,7 +190,7 @@ class Sandbox(Closing):
             else:
                 self._next_round()
         missing = len(self._batch) - len(verdicts)
-        self._batch, self._sizes = (), None
+        self._batch = ()
         if self._printed > self._options.max_output:
             left_out = self._printed - self._options.max_output
             self._on_output(b"\n(%d bytes of output left out)\n" % left_out)
@@ -215,7 +211,8 @@ class Sandbox(Closing):
 
     def _next_round(self) -> None:
         """Send as many of the items that are left as fit in one round, unless all is to stop."""
-        first, items, sizes = self._base, self._batch, self._sizes
+        first, items = self._base, self._batch
+        sizes = items.sizes if isinstance(items, Columns) else None
         self._count = 0
         if first >= len(items) or self._stopped or not self._has_runner():
             return

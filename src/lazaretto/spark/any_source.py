@@ -106,7 +106,9 @@ def quarantine(
         raise InvalidOption("a schema as validator is for messages: give a function of a row, or parse")
     rows, layout = _rows_of(source, body, origin, _format(told, registry), session, keep_origin)
     sinks = _sinks(results, schema, told, layout)
-    setup = functools.partial(RowSetup, names=layout.schema.names, times=layout.times)
+    setup = functools.partial(
+        RowSetup, names=layout.schema.names, times=layout.times, pickled=not layout.is_plain
+    )
     settings = QuarantineSettings(
         task=plan.task(made, setup, told, sinks.letters, sinks.encoded), layout=layout, results=sinks.rows
     )

@@ -28,6 +28,8 @@ PipelineFunction = HandlerFunction | Callable[[Any], Returned]
 ISOLATIONS = ("process", "inline", "vectorised")
 #: Options of handlers that a pipeline uses. The others are the host's.
 HANDLER_OPTIONS = ("deadline", "memory", "validator", "middleware", "refork_every")
+#: Bytes of one result, at most: of a row that is a document of its own.
+LARGEST_RESULT = 128 * 1024 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +86,7 @@ class PipelineOptions:
         return TaskSettings(
             options=options,
             setup=VectorSetup(handler.function) if is_vectorised else setup(handler),
-            limits=handler.options.limits(),
+            limits=dataclasses.replace(handler.options.limits(), max_result=LARGEST_RESULT),
             inline=self.isolation == "inline",
             results=sink,
             schema=schema,

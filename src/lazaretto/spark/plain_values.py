@@ -20,6 +20,7 @@ _PLAIN = {
     type(None), bool, int, float, str, bytes, decimal.Decimal, datetime.date, datetime.time,
     datetime.timedelta,
 }  # fmt: skip
+_NAMES = {str}
 _TIME, _UTC = datetime.datetime, datetime.UTC
 #: Kinds of numpy's arrays whose items are plain as numpy gives them: bool, int, unsigned, text, bytes.
 _GIVEN_PLAIN = "biuUS"
@@ -46,7 +47,7 @@ def plain(value: Any, path: str = "$") -> Any:
     if kind is _TIME:
         return _moment(value, path)
     if kind is dict:
-        if _PLAIN.issuperset(map(type, value.values())) and all(type(name) is str for name in value):
+        if _PLAIN.issuperset(map(type, value.values())) and _NAMES.issuperset(map(type, value)):
             return value
         # Paths are made only where they may be needed: that takes longer than looking at a value.
         return {

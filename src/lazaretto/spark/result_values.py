@@ -16,7 +16,7 @@ from lazaretto.spark.plain_values import UnfitValue, plain
 
 #: What Arrow raises for a value that does not fit a type.
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, ArithmeticError)
-_NULL = type(None)
+_NULL, _ROW = type(None), {dict}
 
 
 def column_of(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
@@ -31,17 +31,18 @@ def column_of(values: Sequence[Any], kind: pa.DataType, path: str) -> pa.Array:
 
 
 def rows_of(rows: Sequence[Any], kind: pa.StructType) -> pa.StructArray:
-    """Return rows, dicts by names of columns, as a column. Raises ValueError or TypeError, with the path."""
+    """Return plain rows, dicts by names of columns, as a column. Raises ValueError, with the path."""
     names = [field.name for field in kind]
     known = set(names)
-    rows = [plain(row) for row in rows]
-    for row in rows:
+    if not _ROW.issuperset(map(type, rows)):
+        row = next(row for row in rows if type(row) is not dict)
         if type(row) is UnfitValue:
             raise ValueError(row.text)
-        if type(row) is not dict:
-            raise ValueError(f"expected a dict by the names of columns, got {_named(row)} - at `$`")
-        if not row.keys() <= known:
-            _refuse_unknown(row, names, "$")
+        raise ValueError(f"expected a dict by the names of columns, got {_named(row)} - at `$`")
+    # Nearly all rows have the same names.
+    for keys in set(map(tuple, rows)):
+        if not known.issuperset(keys):
+            _refuse_unknown(dict.fromkeys(keys), names, "$")
     columns = [
         column_of([row.get(field.name) for row in rows], field.type, f"$.{field.name}") for field in kind
     ]

@@ -18,7 +18,9 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.headers import LONGEST_ID, Headers, decode_headers, encode_headers
 from lazaretto.spark.bodies import MISFITS, BodyFormat
 from lazaretto.spark.json_bodies import json_decoder
+from lazaretto.spark.message_items import blobs_of
 from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
+from lazaretto.spark.plain_values import plain
 from lazaretto.spark.result_values import rows_of
 from lazaretto.store.records.messages import NewMessage
 
@@ -78,21 +80,24 @@ class RowLayout:
         zones = [(at, self.schema.types[at].tz) for at in self._timed] if self.is_plain else []
         return [(at, None if zone is None else pa.lib.string_to_tzinfo(zone)) for at, zone in zones]
 
-    def values_of(self, frame: pa.RecordBatch) -> tuple[Iterable[Any], dict[int, str]]:
-        """Return rows as a handler is sent them, values, times as numbers, or pickled.
+    def values_of(self, frame: pa.RecordBatch) -> tuple[list[Sequence[Any]], dict[int, str]]:
+        """Return rows as a handler is sent them: by columns, times as numbers; or one column, pickled.
 
         And what is wrong with those that have a value which Python has not, by their place.
         """
         timed = set(self._timed) if self.is_plain else ()
         problems: dict[int, str] = {}
-        columns = [
-            values_in(column.cast(pa.int64()) if at in timed else column, frame.schema.names[at], problems)
-            for at, column in enumerate(frame.columns)
-        ]
-        rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * frame.num_rows
+        columns: list[Sequence[Any]] = []
+        for at, column in enumerate(frame.columns):
+            if self.is_plain and pa.types.is_binary(column.type) and not column.null_count:
+                columns.append(blobs_of(column))
+                continue
+            plain = column.cast(pa.int64()) if at in timed else column
+            columns.append(values_in(plain, frame.schema.names[at], problems))
         if not self.is_plain:
-            rows = [pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows]
-        return rows, problems
+            rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * frame.num_rows
+            columns = [[pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows]]
+        return columns, problems
 
     @functools.cached_property
     def others(self) -> pa.Schema:
@@ -161,7 +166,8 @@ class RowLayout:
     def row_of(self, body: bytes, headers: bytes | None) -> pa.RecordBatch:
         """Return a message as a row, a batch of one. Raises ValueError, with the path, if it is none."""
         if self.body is None:
-            values: Mapping[str, Any] = rows_of([self._decode(body)], pa.struct(list(self.schema)))[0].as_py()
+            rows = rows_of([plain(self._decode(body))], pa.struct(list(self.schema)))
+            values: Mapping[str, Any] = rows[0].as_py()
         else:
             properties = {} if headers is None else decode_headers(headers).properties
             columns = properties.get(COLUMNS)

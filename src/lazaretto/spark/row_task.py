@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from lazaretto.broker.broker import store_of
 from lazaretto.engine.claims.settle_claims import StagedRow
 from lazaretto.engine.claims.settle_rows import OtherRow, StageRows, waiting_sessions
+from lazaretto.isolation import Columns
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.headers import decode_headers
@@ -22,15 +23,13 @@ from lazaretto.model.policy import Outcome
 from lazaretto.spark.message_items import message_items
 from lazaretto.spark.new_letters import ORIGIN, ROW_ORIGIN
 from lazaretto.spark.outage import Outage
-from lazaretto.spark.plain_values import UnfitValue, plain
 from lazaretto.spark.results import Sink, refuses
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import RowOrigin, RowOrigins, origin_texts
 from lazaretto.spark.run_task import run_shard
-from lazaretto.spark.sandbox_handler import BODY, FIELDS, Item
+from lazaretto.spark.sandbox_handler import BODY, FIELDS
 from lazaretto.spark.shard_task import ShardTask
 from lazaretto.spark.source_options import SparkOptions
-from lazaretto.spark.source_rows import SIZE
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_settings import TaskSettings
 
@@ -92,17 +91,20 @@ class _TaskOfRows(ShardTask):
         #: Where rows came from, by key, of the part that is run, if results say so.
         self.places: dict[int, str | None] = {}
 
-    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
+    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], Columns, list[str | None]]:
         keys, frame, problems = self.frame_of(batch)
         size = batch.nbytes // max(1, batch.num_rows)
-        rows, damages = self._layout.values_of(frame)
-        all_problems = [problem or damages.get(at) for at, problem in enumerate(problems)]
+        columns, damages = self._layout.values_of(frame)
+        if damages:
+            problems = [problem or damages.get(at) for at, problem in enumerate(problems)]
         sessions = self.sessions_of(batch)
+        count = len(keys)
         in_order = any(session is not None for session in sessions)
-        items = [
-            (False, in_order, problem, row, size, facts)
-            for problem, row, facts in zip(all_problems, rows, self.facts_of(batch), strict=True)
-        ]
+        facts = self.facts_of(batch)
+        items = Columns(
+            [[False] * count, [in_order] * count, problems, facts, *columns],
+            [size] * count,
+        )
         return keys, items, sessions
 
     def sessions_of(self, batch: pa.RecordBatch) -> list[str | None]:
@@ -110,27 +112,18 @@ class _TaskOfRows(ShardTask):
         sessions: list[str | None] = batch.column("session_id").to_pylist()
         return sessions
 
-    def facts_of(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...] | None]:
+    def facts_of(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, ...] | None]:
         """Return what a handler's context tells of each row: the fields of a message."""
         return [None] * batch.num_rows
 
     def result_of(self, key: int, result: Any) -> Any:
-        if not self._layout.keeps_origin:
-            return result
-        try:
-            fields = plain(result)
-        except (TypeError, ValueError) as error:
-            return UnfitValue(str(error))
-        return {**fields, ROW_ORIGIN: self.places[key]} if isinstance(fields, dict) else fields
+        keeps = self._layout.keeps_origin and type(result) is dict
+        return {**result, ROW_ORIGIN: self.places[key]} if keeps else result
 
     def results_of(self, keys: Sequence[int], results: pa.RecordBatch) -> pa.RecordBatch:
         if not self._layout.keeps_origin:
             return results
         return results.append_column(ROW_ORIGIN, pa.array([self.places[key] for key in keys], pa.string()))
-
-    def size_of(self, item: Item) -> int:
-        size: int = item[SIZE]
-        return size
 
 
 class LetterTask(_TaskOfRows):
@@ -165,7 +158,7 @@ class LetterTask(_TaskOfRows):
             self._base + number: None if headers is None else _text_of(headers) for number, headers in pairs
         }
 
-    def facts_of(self, batch: pa.RecordBatch) -> Iterable[tuple[Any, ...] | None]:
+    def facts_of(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, ...] | None]:
         _, items, _ = message_items(batch, self._base)
         # The body is with the handler as a row.
         return [(item[FIELDS], b"", *item[BODY + 1 :]) for item in items]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import datetime
 import marshal
 import pickle
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from lazaretto.broker.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.errors import InvalidMessage, TransactionError
 from lazaretto.host.handler_calls import SandboxSetup
-from lazaretto.isolation import FailedResult
+from lazaretto.isolation import Columns, FailedResult
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.observe.traces import within
@@ -27,6 +28,8 @@ Item = tuple[Any, ...]
 BEGINS, IN_ORDER, PROBLEM_AT, FIELDS, BODY = range(5)
 #: How bytes of pickle begin, and none of marshal: there it would be a value without a type.
 _PICKLE = pickle.PROTO[0]
+#: The format of marshal, and how a list begins there.
+_FORMAT, _LIST = 2, struct.Struct("<ci")
 
 #: What to do about a function that cannot be sent to Spark's workers.
 ADVICE = (
@@ -42,13 +45,13 @@ class HandlerSetup(SandboxSetup):
 
     def call(self) -> Callable[[Item], tuple[Effects | None, Any]]:
         """Return the function that runs the handler on a message."""
-        call = self.caller()
+        call, given_of = self.caller(), self.reader()
 
         def run(item: Item) -> tuple[Effects | None, Any]:
             problem = item[PROBLEM_AT]
             if problem is not None:
                 return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
-            given, message = self.given(item)
+            given, message = given_of(item)
             past = Past(0) if message.deliveries > 1 else None
             with within(message):
                 effects = call(given, past, message)
@@ -58,10 +61,14 @@ class HandlerSetup(SandboxSetup):
 
         return run
 
-    def given(self, item: Item) -> tuple[Any, ReceivedMessage]:
-        """Return what the handler is given, and the message that its context tells of."""
-        message = ReceivedMessage(*item[FIELDS:])
-        return message, message
+    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage]]:
+        """Return what makes of an item what the handler is given, and the message its context tells of."""
+
+        def read(item: Item) -> tuple[Any, ReceivedMessage]:
+            message = ReceivedMessage(*item[FIELDS:])
+            return message, message
+
+        return read
 
     def __call__(self) -> Callable[[Item], bytes | None]:
         run = self.call()
@@ -84,38 +91,68 @@ class HandlerSetup(SandboxSetup):
         return run_item
 
 
-def as_batch(items: Sequence[Item]) -> list[Item]:
+def as_batch(items: Columns) -> Columns:
     """Return items as one batch: the first says that it is the first."""
-    return [(True, *items[0][1:]), *items[1:]]
+    return Columns([[True] + [False] * (len(items) - 1), *items.columns[1:]], items.sizes)
+
+
+def plain_result(result: Any) -> Any:
+    """Return what a handler returned as plain values, or what is wrong with it."""
+    try:
+        return plain(result)
+    except Exception as error:
+        # Said of the result, which is not the handler's own error.
+        return UnfitValue(str(error))
 
 
 def pack_result(effects: Effects | None, result: Any) -> bytes:
-    """Return what a handler asked for and returned, as bytes."""
+    """Return what a handler asked for and returned, as bytes.
+
+    If it asked for nothing, and marshal takes what it returned, they are just that. Otherwise they are a
+    tuple, which no plain value is.
+    """
     told = None if effects is None else encode_effects(effects)
-    problem = None
-    try:
-        result = plain(result)
-    except Exception as error:
-        # As without a sandbox: said of the result, which is not the handler's own error.
-        result, problem = None, str(error)
+    result, problem = plain_result(result), None
+    if type(result) is UnfitValue:
+        result, problem = None, result.text
+    if told is None and problem is None:
+        packed = _dumped(result)
+        if packed is not None:
+            return packed
     # Times as numbers: marshal has none, and takes a third of the time of pickle.
     times: dict[str, bool] = {}
     if type(result) is dict:
         times = {name: one.tzinfo is not None for name, one in result.items() if type(one) is _TIME}
         if times:
             result = {**result, **{name: micros_of(result[name]) for name in times}}
+    whole = (told, result, problem, times)
+    return _dumped(whole) or pickle.dumps(whole)
+
+
+def _dumped(value: Any) -> bytes | None:
+    """Return a value as marshal writes it, None if it has a type that marshal has not."""
     try:
-        return marshal.dumps((told, result, problem, times))
+        # The older format: values of it stand one behind the other in a list of them.
+        return marshal.dumps(value, _FORMAT)
     except ValueError:
-        return pickle.dumps((told, result, problem, times))
+        return None
 
 
-def unpack_result(packed: bytes) -> tuple[Effects | None, Any]:
-    """Return what `pack_result` was given, with plain values. Raises an error if it is damaged."""
+def unpack_results(packed: Sequence[bytes]) -> list[tuple[Effects | None, Any]]:
+    """Return what calls of `pack_result` were given, with plain values. Raises an error if one is damaged."""
     # From our own sandbox, whose code is the user's as ours is.
-    told, result, problem, times = (pickle if packed[0] == _PICKLE else marshal).loads(packed)
+    if any(one[0] == _PICKLE for one in packed):
+        loaded = [(pickle if one[0] == _PICKLE else marshal).loads(one) for one in packed]
+    else:
+        loaded = marshal.loads(_LIST.pack(b"[", len(packed)) + b"".join(packed))  # noqa: S302
+    return [(None, one) if type(one) is not tuple else _unpacked(*one) for one in loaded]
+
+
+def _unpacked(
+    told: bytes | None, result: Any, problem: str | None, times: dict[str, bool]
+) -> tuple[Effects | None, Any]:
     for name, has_zone in times.items():
-        result[name] = moment_of(result[name], _UTC if has_zone else None)
+        result[name] = (_in_utc if has_zone else _without_zone)(result[name])
     return None if told is None else decode_effects(told), result if problem is None else UnfitValue(problem)
 
 
@@ -123,6 +160,8 @@ _TIME, _UTC = datetime.datetime, datetime.UTC
 #: From where times count that are sent as numbers.
 _EPOCH, _EPOCH_UTC = _TIME(1970, 1, 1), _TIME(1970, 1, 1, tzinfo=_UTC)
 _MICROSECOND = datetime.timedelta(microseconds=1)
+#: Names of zones in which no hour is there twice, as Python's and Arrow's zones have them.
+_ALWAYS_UTC = {"UTC", "Etc/UTC"}
 
 
 def micros_of(moment: datetime.datetime) -> int:
@@ -130,9 +169,13 @@ def micros_of(moment: datetime.datetime) -> int:
     return (moment - (_EPOCH if moment.tzinfo is None else _EPOCH_UTC)) // _MICROSECOND
 
 
-def moment_of(micros: int, zone: datetime.tzinfo | None) -> datetime.datetime:
-    """Return microseconds as a time with a zone, or without one."""
-    since = datetime.timedelta(microseconds=micros)
-    if zone is None:
-        return _EPOCH + since
-    return _EPOCH_UTC + since if zone is _UTC else (_EPOCH_UTC + since).astimezone(zone)
+def moments_in(zone: datetime.tzinfo | None) -> Callable[[int], datetime.datetime]:
+    """Return the function that makes times in a zone, or without one, of microseconds."""
+    since = datetime.timedelta
+    if zone is None or str(zone) in _ALWAYS_UTC:
+        epoch = _EPOCH.replace(tzinfo=zone)
+        return lambda micros: epoch + since(0, 0, micros)
+    return lambda micros: (_EPOCH_UTC + since(0, 0, micros)).astimezone(zone)
+
+
+_in_utc, _without_zone = moments_in(_UTC), moments_in(None)

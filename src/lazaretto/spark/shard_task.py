@@ -15,7 +15,7 @@ from lazaretto.engine.claims.settle_claims import StagedRow, StagedRows, staged_
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage
 from lazaretto.host.outcomes import COMPLETED, Ended, ended_of, ended_with
-from lazaretto.isolation import DONE, Status, Verdict
+from lazaretto.isolation import DONE, Columns, Status, Verdict
 from lazaretto.model.breaker import BreakerWindow
 from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.headers import decode_headers
@@ -30,22 +30,19 @@ from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import (
-    BODY,
     IN_ORDER,
     LATER,
     MOST_HELD,
     HandlerSetup,
-    Item,
     as_batch,
+    plain_result,
 )
-from lazaretto.spark.task_ends import has_failed, size_of_result, staged_row, unpacked_end
+from lazaretto.spark.task_ends import SIMPLY, ends_of, has_failed, size_of_result, staged_row
 from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.store.records.claims import MOST_SHARDS
 
 _COMPLETED = Outcome.COMPLETED.value
-#: How nearly every message ends: completed, with nothing else to do. Looked for by identity, which is fast.
-_SIMPLY: tuple[Ended, Any] = (COMPLETED, None)
 #: Messages that the sandbox is given at once.
 _CHUNK = 2_000
 #: Bytes of bodies that are taken out of a batch at once.
@@ -144,7 +141,7 @@ class ShardTask:
             end = start + step
             self._run_chunk(keys[start:end], items[start:end], sessions[start:end])
 
-    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], list[Item], list[str | None]]:
+    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], Columns, list[str | None]]:
         """Return keys, items for the sandbox and sessions of a batch."""
         return message_items(batch, self._base)
 
@@ -158,10 +155,6 @@ class ShardTask:
             batch.drop_columns([name for name in names if name in CLAIM or name == PROBLEM]),
             problems,
         )
-
-    def size_of(self, item: Item) -> int:
-        """Return about how many bytes an item has."""
-        return len(item[BODY])
 
     def number_of(self, key: int) -> int | None:
         """Return the number under which the result of a message stands."""
@@ -233,7 +226,7 @@ class ShardTask:
         good = [place for place, problem in enumerate(problems) if problem is None]
         return [keys[place] for place in good], frame.take(pa.array(good, pa.int64()))
 
-    def _run_chunk(self, keys: Sequence[int], items: Sequence[Item], sessions: Sequence[str | None]) -> None:
+    def _run_chunk(self, keys: Sequence[int], items: Columns, sessions: Sequence[str | None]) -> None:
         """Run some messages in order; behind one that failed, the rest of its session is left out."""
         begun = time.monotonic()
         # Of all or none of a batch: then the items say so, too.
@@ -244,7 +237,7 @@ class ShardTask:
                 released = itertools.compress(keys, failed)
                 self._others += [StagedRow(key, Outcome.RELEASED.value) for key in released]
                 left = [index for index, one in enumerate(failed) if not one]
-                keys, items = [keys[index] for index in left], [items[index] for index in left]
+                keys, items = [keys[index] for index in left], items.take(left)
                 sessions = [sessions[index] for index in left]
                 if not keys:
                     break
@@ -259,7 +252,7 @@ class ShardTask:
             keys, items, sessions = keys[over:], items[over:], sessions[over:]
         self._seconds["handler"] += time.monotonic() - begun
 
-    def _run_some(self, items: Sequence[Item], in_order: bool) -> list[tuple[Ended, Any]]:
+    def _run_some(self, items: Columns, in_order: bool) -> list[tuple[Ended, Any]]:
         """Return how messages ended and what the handler returned: of all, or up to the first failure.
 
         Or of as many as results can be held of.
@@ -267,37 +260,35 @@ class ShardTask:
         if self._inline is not None:
             return self._run_inline(items, in_order)
         assert self._sandbox is not None
-        sizes = [self.size_of(item) for item in items]
         ends: list[tuple[Ended, Any]] = []
         held = 0
 
         def is_over(verdicts: list[Verdict]) -> bool:
             nonlocal held
             if verdicts.count(DONE) == len(verdicts):
-                ends.extend([_SIMPLY] * len(verdicts))
+                ends.extend([SIMPLY] * len(verdicts))
                 return False
             # A process that takes over knows nothing of what the one before it held or left for later.
-            for verdict in verdicts:
-                if verdict.status is Status.NOT_RUN or verdict.result == LATER:
-                    return True
-                if verdict.status is Status.DONE and verdict.result is not None:
-                    held += len(verdict.result)
-                    ends.append(unpacked_end(verdict.result))
-                else:
-                    ends.append((ended_of(verdict), None))
-            return held >= MOST_HELD
+            ran = [*itertools.takewhile(lambda one: one.status is not Status.NOT_RUN, verdicts)]
+            results = [verdict.result for verdict in ran]
+            if LATER in results:
+                del ran[results.index(LATER) :]
+            ends.extend(ends_of(ran))
+            held += sum(len(one) for one in results if one is not None)
+            return len(ran) < len(verdicts) or held >= MOST_HELD
 
-        self._sandbox.run(as_batch(items), stop_on_failure=in_order, sizes=sizes, is_over=is_over)
+        self._sandbox.run(as_batch(items), stop_on_failure=in_order, is_over=is_over)
         return ends
 
-    def _run_inline(self, items: Sequence[Item], in_order: bool) -> list[tuple[Ended, Any]]:
+    def _run_inline(self, items: Columns, in_order: bool) -> list[tuple[Ended, Any]]:
         assert self._inline is not None
         ends: list[tuple[Ended, Any]] = []
         held = 0
         for one in items:
             try:
                 effects, result = self._inline(one)
-                ends.append(_SIMPLY if effects is None and result is None else (ended_with(effects), result))
+                result = plain_result(result)
+                ends.append(SIMPLY if effects is None and result is None else (ended_with(effects), result))
                 held += size_of_result(result)
             except BaseException as error:
                 ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
@@ -308,13 +299,17 @@ class ShardTask:
     def _keep(
         self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
     ) -> None:
-        if not self._failed_sessions and all(one is _SIMPLY for one in ends):
+        wrong = self._add_results(keys, ends, sessions)
+        simple = not self._failed_sessions and not wrong
+        if simple and all(ended is COMPLETED for ended, _result in ends):
             self._completed += keys
             if self._window is not None and self._mark is None:
                 self._window.note_completed(keys, time.monotonic())
             return
-        wrong = self._add_results(keys, ends, sessions)
         for index, (ended, _result) in enumerate(ends):
+            if ended is COMPLETED and simple and not self._failed_sessions:
+                self._completed.append(keys[index])
+                continue
             key, settlement = keys[index], ended.settlement
             if sessions[index] in self._failed_sessions:
                 # It ran behind one whose result does not fit, and must wait as behind any other failure.

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
-import functools
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from lazaretto.host.handlers import Handler
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.spark.sandbox_handler import HandlerSetup, Item, moment_of
+from lazaretto.spark.sandbox_handler import HandlerSetup, Item, moments_in
 
-#: In an item: the values of a row, as a tuple or pickled, about how many bytes they have, and the fields of
-#: the message that it came back as.
-VALUES, SIZE, FACTS = 3, 4, 5
+#: In an item: the fields of the message that a row came back as, and behind them the row's values, or one:
+#: all of them pickled.
+FACTS, VALUES = 3, 4
 #: What a context tells of a row of the source: its first attempt.
 _FIRST = ReceivedMessage(0, b"", "", 0, None, None, None, 1, 0, 0, 0, None, None, None)
 
@@ -55,7 +55,8 @@ class Row(tuple[Any, ...]):
 class RowSetup(HandlerSetup):
     """Called in a sandbox: returns the function that runs a handler on rows with these names.
 
-    `times`: the places of times, which come as numbers unless a row is pickled, and their zones.
+    `times`: the places of times, which come as numbers, and their zones. `pickled`: the values of a row come
+    as one, pickled.
     """
 
     def __init__(
@@ -63,28 +64,48 @@ class RowSetup(HandlerSetup):
         handler: Handler,
         names: Sequence[str],
         times: Sequence[tuple[int, datetime.tzinfo | None]] = (),
+        *,
+        pickled: bool = False,
     ) -> None:
         super().__init__(handler)
         self._names = tuple(names)
         self._times = tuple(times)
+        self._is_pickled = pickled
 
     @property
     def key(self) -> object:
-        return super().key, self._names, self._times
+        return super().key, self._names, self._times, self._is_pickled
 
-    def given(self, item: Item) -> tuple[Any, ReceivedMessage]:
-        values, facts = item[VALUES], item[FACTS]
-        if type(values) is bytes:
-            # From our own worker.
-            values = pickle.loads(values)  # noqa: S301
-        elif self._times:
-            values = list(values)
-            for at, zone in self._times:
-                if values[at] is not None:
-                    values[at] = moment_of(values[at], zone)
-        return _kind(self._names)(values), _FIRST if facts is None else ReceivedMessage(*facts)
+    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage]]:
+        kind, is_pickled = _kind(self._names), self._is_pickled
+        times = [(at, moments_in(zone)) for at, zone in self._times]
+
+        def read(item: Item) -> tuple[Any, ReceivedMessage]:
+            facts = item[FACTS]
+            message = _FIRST if facts is None else ReceivedMessage(*facts)
+            if is_pickled:
+                # From our own worker.
+                return kind(pickle.loads(item[VALUES])), message  # noqa: S301
+            values = item[VALUES:]
+            if times:
+                changed = list(values)
+                for at, moment in times:
+                    if changed[at] is not None:
+                        changed[at] = moment(changed[at])
+                return kind(changed), message
+            return kind(values), message
+
+        return read
 
 
-@functools.lru_cache(16)
 def _kind(names: tuple[str, ...]) -> type[Row]:
-    return type("Row", (Row,), {"__slots__": (), "__fields__": names})
+    """Return the class of rows with these names. As in Spark's, a name of a method is the method."""
+    # A namedtuple reads its places without a call of Python's.
+    make: Any = collections.namedtuple
+    places = vars(make("Places", [f"at{place}" for place in range(len(names))]))
+    values = {
+        name: places[f"at{place}"]
+        for place, name in reversed(list(enumerate(names)))
+        if not hasattr(Row, name)
+    }
+    return type("Row", (Row,), {**values, "__slots__": (), "__fields__": names})

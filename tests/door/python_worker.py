@@ -1,7 +1,8 @@
 """A worker on Azure's client for Python: CONNECTION_STRING QUEUE [SESSION].
 
 It prints a line for each message, and ends when it has seen the body "end"; "exit" kills it, "down" is
-abandoned, all else is completed. It prefetches as many as there are.
+abandoned, all else is completed. It prefetches as many as there are. While there is the file that DOWN names
+in the environment, all is abandoned.
 """
 
 import os
@@ -17,7 +18,7 @@ with ServiceBusClient.from_connection_string(sys.argv[1], retry_total=0) as clie
             print(body, message.delivery_count, flush=True)
             if body == "exit":
                 os.abort()
-            if body == "down":
+            if body == "down" or os.path.exists(os.environ.get("DOWN", "")):
                 receiver.abandon_message(message)
                 continue
             receiver.complete_message(message)

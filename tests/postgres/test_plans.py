@@ -99,3 +99,8 @@ def test_no_query_of_dead_letters_reads_a_whole_index_for_each(url: str) -> None
             if "key = " in cond and _FIRST[scan[1]] not in cond:
                 wrong[name] = [line.strip(), cond.strip()]
     assert wrong == {}
+
+
+def test_a_breaker_that_opens_reads_the_latest_failures_alone(url: str) -> None:
+    plan = dict(_plans(url, ("attempts",)))["select_refundable"]
+    assert any("lazaretto_attempts_by_time" in line for line in plan), plan

@@ -10,13 +10,24 @@ import lazaretto
 from lazaretto.store.sqlite.dialect import QUERIES, place
 
 
-def test_letters_that_are_named_are_looked_up(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
+def plans(path: Path, *names: str) -> dict[str, list[str]]:
+    """Return how queries are planned in a new file, by name."""
     lazaretto.connect(path).close()
-    named = "select_dead_letters_named", "select_letter_keys_named", "select_frozen_named"
+    found = {}
     with contextlib.closing(sqlite3.connect(path)) as connection:
-        for name in named:
+        for name in names:
             statement, parameters = place(QUERIES[name].sql)
             plan = connection.execute(f"EXPLAIN QUERY PLAN {statement}", [None] * len(parameters)).fetchall()
-            lines = [line for *_, line in plan]
-            assert "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)" in lines, (name, lines)
+            found[name] = [line for *_, line in plan]
+    return found
+
+
+def test_letters_that_are_named_are_looked_up(tmp_path: Path) -> None:
+    named = "select_dead_letters_named", "select_letter_keys_named", "select_frozen_named"
+    for name, lines in plans(tmp_path / "store.db", *named).items():
+        assert "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)" in lines, (name, lines)
+
+
+def test_a_breaker_that_opens_reads_the_latest_failures_alone(tmp_path: Path) -> None:
+    (lines,) = plans(tmp_path / "store.db", "select_refundable").values()
+    assert "SEARCH lazaretto_attempts USING INDEX lazaretto_attempts_by_time (ended>?)" in lines

@@ -31,12 +31,17 @@ def hold_for_clients(broker: AsyncBroker) -> None:
 
 
 async def lose_client(
-    broker: AsyncBroker, path: str, working: Sequence[ReceivedMessage], waiting: Sequence[ReceivedMessage]
+    broker: AsyncBroker,
+    path: str,
+    working: Sequence[ReceivedMessage],
+    waiting: Sequence[ReceivedMessage],
+    *,
+    together: bool,
 ) -> None:
     """End what a client held whose connection was lost: see LoseClient."""
     inner: Any = broker
     driver: Driver = inner._driver
-    await driver.run(_doing(LoseClient(EntityPath.parse(path), working, waiting)))
+    await driver.run(_doing(LoseClient(EntityPath.parse(path), working, waiting, together)))
 
 
 def _doing(operation: Operation[Any]) -> Steps[Any]:

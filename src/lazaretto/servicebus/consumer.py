@@ -161,11 +161,18 @@ class Consumer:
         try:
             with contextlib.suppress(LazarettoError):
                 if self._lost is not None and any(self._lost):
-                    await lose_client(self._peer.door.broker, self.path, *self._lost)
+                    await self._lose(*self._lost)
             with contextlib.suppress(LazarettoError):
                 await self.receiver.close()
         finally:
             self.closed.set_result(None)
+
+    async def _lose(self, working: list[ReceivedMessage], waiting: list[ReceivedMessage]) -> None:
+        """End what the client held whose connection is lost."""
+        door, together = self._peer.door, False
+        if any(message.suspect for message in working):
+            together = await door.losses.others(self._peer.grants.address, self._peer)
+        await lose_client(door.broker, self.path, working, waiting, together=together)
 
     def _fail(self, error: Exception) -> None:
         """Detach the link for a fault: whoever waits on a link that is dead waits forever."""

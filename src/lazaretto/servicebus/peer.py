@@ -126,7 +126,10 @@ class Peer(asyncio.Protocol):
         self.door.peers.discard(self)
         self._seat.leave()
         # A client that says goodbye has settled what it was working on, or lets its locks expire.
-        self.links.drop_all(lost=self._connection.state is ConnectionState.OPENED)
+        lost = self._connection.state is ConnectionState.OPENED
+        if lost and any(one.holds for one in self.links.held(Consumer)):
+            self.door.losses.note(self.grants.address, self)
+        self.links.drop_all(lost=lost)
 
     def data_received(self, data: bytes) -> None:
         # Some transports go on for a moment after they were told to pause.

@@ -23,6 +23,7 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.servicebus.answers import Settlement, verb_of
 from lazaretto.servicebus.keys import Keys
 from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.losses import Losses
 from lazaretto.servicebus.peer import Peer
 from lazaretto.servicebus.promises import Promises
 from lazaretto.servicebus.reception import Newcomer
@@ -107,6 +108,7 @@ class Door:
         #: How many messages clients were seen to work on at once, and who tries suspects, by path.
         self.widths: dict[str, int] = {}
         self.claims: dict[str, Trials] = {}
+        self.losses = Losses()
         self._settlers: dict[str, AsyncReceiver] = {}
         self._settlings: dict[str, Settling] = {}
         self._sleepers: set[asyncio.Future[None]] = set()

@@ -1,5 +1,6 @@
 // A worker on Azure's client: CONNECTION_STRING QUEUE CALLS [SESSION]. It prints a line for each message, and
 // ends when it has seen the body "end"; "exit" kills it, "down" is abandoned, all else is completed.
+// While there is the file that DOWN names in the environment, all is abandoned.
 const { ServiceBusClient } = require("@azure/service-bus");
 const fs = require("fs");
 
@@ -14,7 +15,7 @@ async function main() {
         const body = message.body.toString();
         fs.writeSync(1, `${body} ${message.deliveryCount}\n`);
         if (body === "exit") process.abort();
-        if (body === "down") return receiver.abandonMessage(message);
+        if (body === "down" || fs.existsSync(process.env.DOWN || "")) return receiver.abandonMessage(message);
         await receiver.completeMessage(message);
         if (body === "end") resolve();
       },

@@ -12,7 +12,7 @@ from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
 from lazaretto.model.presence import TakerRecord
-from lazaretto.store.records.messages import FOR_CLIENTS, LOST, WorkerRecord
+from lazaretto.store.records.messages import FOR_CLIENTS, WorkerRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: How many messages with a time to come are looked at for those that are locked.
@@ -133,7 +133,7 @@ def _without(held: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[Held
 
 
 def _process_of(holder: str) -> str:
-    return holder.removesuffix(LOST).removesuffix(FOR_CLIENTS)
+    return holder.partition(FOR_CLIENTS)[0]
 
 
 def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:

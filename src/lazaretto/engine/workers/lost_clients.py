@@ -20,12 +20,14 @@ class LoseClient(Operation[None]):
     """End what a client held of a queue, or of a session, when its connection was lost.
 
     `working`: what it worked on, as far as its settlements show. Their locks run out first, because it may
-    live; that of a session has ended. `waiting`: what it had not begun; it is released.
+    live; that of a session has ended. `waiting`: what it had not begun; it is released. `together`: whether
+    other connections were lost with it, so that the message that it held alone need not have killed it.
     """
 
     path: EntityPath
     working: Sequence[ReceivedMessage]
     waiting: Sequence[ReceivedMessage]
+    together: bool = False
 
     def run(self, tx: Transaction) -> None:
         queue = tx.queues.by_path(self.path.key)
@@ -35,9 +37,9 @@ class LoseClient(Operation[None]):
             put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
         working = _rows_of(tx, self.working)
         if queue.options.requires_session and working:
-            blame_client(tx, queue, working)
+            blame_client(tx, queue, working, together=self.together)
         elif working:
-            tx.workers.note_lost([row.key for row in working])
+            tx.workers.note_lost([row.key for row in working], together=self.together)
 
 
 def _rows_of(tx: Transaction, messages: Sequence[ReceivedMessage]) -> list[MessageRow]:

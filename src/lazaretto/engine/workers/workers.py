@@ -21,12 +21,14 @@ from lazaretto.model.failure import WORKER_CRASHED, Failure
 from lazaretto.model.keys import queue_of, sequence_of
 from lazaretto.model.policy import Outcome, charge
 from lazaretto.model.presence import TakerRecord
-from lazaretto.store.records.messages import LOCKED, LeaseRecord, MessageRow, QueueRecord
+from lazaretto.store.records.messages import LOCKED, LOST_TOGETHER, LeaseRecord, MessageRow, QueueRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 #: The name of those whose connection was lost, in events and errors.
 _CLIENT = "a client"
+#: How much a message is suspected that was lost twice, the second time maybe for another one.
+_SUSPECTED_AGAIN = 2
 
 
 def blame(
@@ -62,18 +64,28 @@ def blame(
         note(tx, "suspects_held", queue, worker=worker, messages=len(group))
 
 
-def blame_client(tx: Transaction, queue: QueueRecord, rows: Sequence[MessageRow]) -> None:
+def blame_client(
+    tx: Transaction, queue: QueueRecord, rows: Sequence[MessageRow], *, together: bool = False
+) -> None:
     """End the attempts of messages that a client was working on when its connection was lost.
 
-    The connection says little of its process, so the first loss charges nobody.
+    The connection says little of its process, so the first loss charges nobody. `together`: whether other
+    connections were lost with it, as locks on messages say too. Then it takes one more loss to charge a
+    message, lest it pays for what others held.
     """
     # A suspect was delivered to a connection that held nothing else.
-    suspects = [] if _are_one_unit(queue, rows) else [row for row in rows if row.suspect]
+    suspects = [] if _are_one_unit(queue, rows) else [row for row in rows if _is_killer(row, together)]
     for row in suspects:
         blame(tx, _CLIENT, [row], alone=True)
     others = [row for row in rows if row not in suspects]
     if others:
         blame(tx, _CLIENT, others, alone=False)
+
+
+def _is_killer(row: MessageRow, together: bool) -> bool:
+    """Return whether the loss of a client that held a message alone is charged to it."""
+    together = together or (row.locked_by or "").endswith(LOST_TOGETHER)
+    return row.suspect > _SUSPECTED_AGAIN if together else row.suspect > 0
 
 
 def _are_one_unit(queue: QueueRecord, rows: Sequence[MessageRow]) -> bool:

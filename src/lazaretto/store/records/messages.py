@@ -26,6 +26,8 @@ from lazaretto.model.rates import MINUTE
 FOR_CLIENTS: Final = "/clients"
 #: What follows that in locks of a client whose connection was lost while it worked on the messages.
 LOST: Final = "/lost"
+#: The same, if other connections were lost with its own.
+LOST_TOGETHER: Final = f"/together{LOST}"
 
 #: States of a message's row. FRESH and READY are both "active": READY was handed out before.
 #: SUSPECT waits until it is handed out alone, since a worker died holding it among others.

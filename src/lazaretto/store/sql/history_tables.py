@@ -90,7 +90,7 @@ class HistoryTables(Part):
     def refundable(self, first: int, last: int, since: int) -> dict[int, int]:
         """Return how often clients' failures were charged to messages between two keys since a time."""
         values = {"first": first, "last": last, "since": since, "clients": _CLIENTS}
-        return dict(self._context.run("select_refundable", values).fetchall())
+        return dict(sorted(self._context.run("select_refundable", values).fetchall()))
 
     def refund(self, keys: Sequence[int], since: int) -> None:
         """Record that these charges do not count."""

@@ -9,7 +9,7 @@ import msgspec
 
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.presence import TakerRecord
-from lazaretto.store.records.messages import LOST, LeaseRecord, MessageRow, WorkerRecord
+from lazaretto.store.records.messages import LOST, LOST_TOGETHER, LeaseRecord, MessageRow, WorkerRecord
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.commit_context import Part
 
@@ -93,9 +93,10 @@ class WorkerTables(Part):
         rows = self._context.run("select_session_holders", bounds)
         return [(worker, key, queue_id, session) for worker, key, queue_id, session in rows]
 
-    def note_lost(self, keys: Sequence[int]) -> None:
-        """Record in locks on messages that the client that holds them is lost."""
-        values = {"keys": self._context.ids(keys), "holder": f"{self._context.identity.holder}{LOST}"}
+    def note_lost(self, keys: Sequence[int], *, together: bool) -> None:
+        """Record in locks on messages that the client that holds them is lost, maybe together with others."""
+        holder = f"{self._context.identity.holder}{LOST_TOGETHER if together else LOST}"
+        values = {"keys": self._context.ids(keys), "holder": holder}
         self._context.run("note_lost", values)
 
     def insert_lease(self, lease: LeaseRecord) -> None:

@@ -7,9 +7,11 @@ in the environment, all is abandoned.
 
 import os
 import sys
+from pathlib import Path
 
 from azure.servicebus import ServiceBusClient
 
+down = os.environ.get("DOWN")
 with ServiceBusClient.from_connection_string(sys.argv[1], retry_total=0) as client:
     session = sys.argv[3] if len(sys.argv) > 3 else None
     with client.get_queue_receiver(sys.argv[2], session_id=session, prefetch_count=100) as receiver:
@@ -18,7 +20,7 @@ with ServiceBusClient.from_connection_string(sys.argv[1], retry_total=0) as clie
             print(body, message.delivery_count, flush=True)
             if body == "exit":
                 os.abort()
-            if body == "down" or os.path.exists(os.environ.get("DOWN", "")):
+            if body == "down" or (down is not None and Path(down).exists()):
                 receiver.abandon_message(message)
                 continue
             receiver.complete_message(message)

@@ -89,7 +89,7 @@ check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 soak: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
-	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_long_outages.py
+	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_long_outages.py tests/surroundings/test_systems.py
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m bench

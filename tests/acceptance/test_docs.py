@@ -25,6 +25,7 @@ from typing import Any
 
 import pytest
 from servers import new_store
+from transcripts import commands_of, matches
 
 import lazaretto
 from lazaretto import errors
@@ -43,8 +44,6 @@ _FENCE = re.compile(
     r"^(?P<mark><!-- not run -->\n\n?)?```(?P<language>[\w-]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
 )
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
-_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ")
-_HERE = re.compile(r"<<(\w+)$")
 _HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 
 
@@ -73,14 +72,6 @@ def blocks_of(page: Path) -> list[Block]:
 
 def named(page: Path) -> str:
     return str(page.relative_to(ROOT))
-
-
-def matches(shown: str, printed: str) -> bool:
-    """Return whether the output is what the page shows, as far as that says."""
-    shown, printed = (_TIME.sub("a time", text.rstrip()) for text in (shown, printed))
-    pattern = ".*".join(re.escape(part) for part in shown.split("…"))
-    lines = "\n".join(line.rstrip() for line in printed.splitlines())
-    return re.fullmatch(pattern, lines) is not None
 
 
 #: Runs blocks of Python that come as lines of JSON, and answers what each printed, or how it failed.
@@ -168,7 +159,7 @@ class Reader:
         return str(printed)
 
     def _console(self, block: Block) -> None:
-        for command, shown in commands_of(block):
+        for command, shown in commands_of(block.text):
             variable = re.fullmatch(r"export (\w+)=(\S+)", command)
             if variable:
                 self._environment[variable[1]] = variable[2]
@@ -196,25 +187,6 @@ class Reader:
         for value in self._names.values():
             if isinstance(value, lazaretto.Broker):
                 value.close()
-
-
-def commands_of(block: Block) -> Iterator[tuple[str, str]]:
-    """Yield each command of a console block, and what the page shows below it."""
-    command, shown, here = "", "", ""
-    for line in block.text.splitlines():
-        if here:
-            command += f"\n{line}"
-            here = "" if line == here else here
-        elif line.startswith("$ "):
-            if command:
-                yield command, shown
-            command, shown = line[2:], ""
-            document = _HERE.search(command)
-            here = document[1] if document else ""
-        else:
-            shown += f"{line}\n"
-    if command:
-        yield command, shown
 
 
 @pytest.mark.parametrize("page", PAGES, ids=named)

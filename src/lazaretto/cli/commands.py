@@ -93,13 +93,29 @@ class CommandGroup(TyperGroup):
         return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that is named first. Raises CommandError, with what it may be, in a group."""
-        if args and ctx.parent is not None and self.get_command(ctx, args[0]) is None:
+        """Find the command that is named first. Raises CommandError, with what it may be."""
+        if args and self.get_command(ctx, args[0]) is None:
             names = [name for name, _ in self.texts(ctx)]
             if not difflib.get_close_matches(args[0], names):
                 path = ctx.command_path
-                raise usage(f"`{path}` has no command {safe(args[0])!r}; there are: {', '.join(names)}")
+                told = (
+                    self._within_groups(ctx, args[0])
+                    if ctx.parent is None
+                    else f"there are: {', '.join(names)}"
+                )
+                raise usage(f"`{path}` has no command {safe(args[0])!r}; {told}")
         return super().resolve_command(ctx, args)
+
+    def _within_groups(self, ctx: Any, name: str) -> str:
+        """Return which groups have a command of a name, or where all commands are told."""
+        groups = [
+            group
+            for group, _ in self.texts(ctx)
+            if name in getattr(self.get_command(ctx, group), "commands", ())
+        ]
+        if not groups:
+            return f"`{ctx.command_path} --help` names all"
+        return "there are: " + ", ".join(f"`{ctx.command_path} {group} {name}`" for group in groups)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """Return the commands that begin so, each with its whole text, and the options."""

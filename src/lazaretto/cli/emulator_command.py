@@ -19,6 +19,7 @@ from lazaretto.cli.command import Group, option
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
+from lazaretto.tools.signals import on_loop_signal
 
 if TYPE_CHECKING:
     from lazaretto.emulator import EmulatorOptions
@@ -265,9 +266,8 @@ async def _serve(template: Template, options: EmulatorOptions, door: AmqpDoor, j
 
     set_up_server()
     ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number_ in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number_, ended.set)
+        on_loop_signal(number_, ended.set)
     async with open_emulator(template, options) as opened:
         line = door.connection_string(opened.port)
         trusted = door.told()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import signal
 import ssl
@@ -22,6 +23,7 @@ from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.secret_files import SHORT_KEY, secret_of
 from lazaretto.cli.served_doors import ServedDoors, noted, risks_of, short_keys
 from lazaretto.cli.tried_handlers import ServedHandlers, load_handlers
+from lazaretto.tools.signals import on_loop_signal
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
@@ -210,7 +212,6 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
 
     set_up_server()
     ended, over = asyncio.Event(), threading.Event()
-    loop = asyncio.get_running_loop()
 
     def end() -> None:
         # Repairs stop while clients still take their answers.
@@ -218,7 +219,7 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
         ended.set()
 
     for number_ in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number_, end)
+        on_loop_signal(number_, end)
     async with contextlib.AsyncExitStack() as stack:
 
         async def opened(address: str) -> AsyncBroker:
@@ -233,8 +234,8 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
         only, named = context is not None and not amqp.plain, amqp.certificate is not None
         tls = ServedTls(context, only=only, named=named)
         doors: list[Door] = []
-        if context is not None or amqp.key_files:
-            loop.add_signal_handler(signal.SIGHUP, _read_again, amqp, context, doors)
+        if (context is not None or amqp.key_files) and hasattr(signal, "SIGHUP"):
+            on_loop_signal(signal.SIGHUP, functools.partial(_read_again, amqp, context, doors))
         told: dict[str, Any] = {}
         lines: list[str] = []
         if http.http is not None:

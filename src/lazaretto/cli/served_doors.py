@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,7 +80,9 @@ def noted(doors: ServedDoors) -> Iterator[None]:
     """Note how this process serves, so that `lazaretto doctor` can look at it, until it ends."""
     with contextlib.ExitStack() as stack:
         # Whoever has no home is not looked after.
-        with contextlib.suppress(OSError, RuntimeError):
+        with contextlib.suppress(ImportError, OSError, RuntimeError):
+            import fcntl
+
             _folder().mkdir(mode=0o700, parents=True, exist_ok=True)
             _forget_killed()
             path = _folder() / f"{os.getpid()}.json"
@@ -110,7 +111,8 @@ def _forget_killed() -> None:
 def doors_of(store: str) -> list[ServedDoors]:
     """Return how a store is served by this user of this machine now."""
     found = []
-    with contextlib.suppress(OSError, RuntimeError):
+    # A system without such locks has no notes.
+    with contextlib.suppress(ImportError, OSError, RuntimeError):
         for path in sorted(_folder().glob("*.json")):
             with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as note:
                 if _is_held(note.fileno()):
@@ -120,6 +122,8 @@ def doors_of(store: str) -> list[ServedDoors]:
 
 
 def _is_held(handle: int) -> bool:
+    import fcntl
+
     try:
         fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -29,7 +29,7 @@ def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
-        return f"uid {os.getuid()}"
+        return f"uid {os.getuid()}" if hasattr(os, "getuid") else "unknown"
 
 
 def actor_name() -> str:

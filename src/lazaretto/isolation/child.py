@@ -15,7 +15,6 @@ import gc
 import inspect
 import os
 import pickle
-import resource
 import select
 import signal
 import struct
@@ -183,6 +182,8 @@ class Child:
         adopt_orphans()
         code = os.waitstatus_to_exitcode(bury(pid))
         if code < 0:
+            import resource
+
             resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             with contextlib.suppress(OSError):
                 signal.signal(-code, signal.SIG_DFL)
@@ -206,6 +207,8 @@ class Child:
 
     def _run(self, function: Function) -> None:
         """Run rounds of items until the parent hangs up. Never returns."""
+        import resource
+
         code = 99
         try:
             if self._start.guard:
@@ -402,6 +405,8 @@ class Child:
         memory = self._start.memory
         if memory is None:
             return
+        import resource
+
         with contextlib.suppress(OSError, ValueError):
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             _, hard = resource.getrlimit(resource.RLIMIT_AS)

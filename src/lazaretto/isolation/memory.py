@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import marshal
 import mmap
@@ -37,7 +36,6 @@ _pack = _RECORD.pack
 _NAME = "lazaretto-sandbox"
 #: The highest number that a standard stream has.
 _LAST_STREAM = 2
-_ADD_SEALS = getattr(fcntl, "F_ADD_SEALS", None)
 #: The kernel's numbers, which Python does not name everywhere.
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_WRITE = 1, 2, 4, 8
 
@@ -53,6 +51,8 @@ def above_streams(fd: int) -> int:
     """
     if fd > _LAST_STREAM:
         return fd
+    import fcntl
+
     other = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LAST_STREAM + 1)
     os.close(fd)
     return other
@@ -81,10 +81,11 @@ def create_constant(data: bytes) -> int:
 
 
 def _seal(fd: int, seals: int) -> None:
-    if _ADD_SEALS is not None:
-        # A system without files in memory cannot do it.
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, _ADD_SEALS, seals | _SEAL_SEAL)
+    import fcntl
+
+    # A system without files in memory cannot do it.
+    with contextlib.suppress(AttributeError, OSError):
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals | _SEAL_SEAL)
 
 
 class Segment:

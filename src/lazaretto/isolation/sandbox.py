@@ -39,7 +39,7 @@ from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import WORKER_CRASHED
 from lazaretto.tools.closing import Closing
-from lazaretto.tools.surroundings import why_no_interpreter
+from lazaretto.tools.surroundings import why_no_sandbox
 
 Setup = Callable[[], Callable[[Any], bytes | None] | Callable[[Any], Coroutine[Any, Any, bytes | None]]]
 #: Bytes; or tuples, as Columns.
@@ -96,12 +96,9 @@ class Sandbox(Closing):
             raise InvalidOption(f"expected setup to be a function, got {shown(setup)}")
         if self._options.mode == "fork" and not CAN_FORK:
             raise InvalidOption("mode='fork' needs Linux: pass mode='auto' or 'spawn'")
-        why = why_no_interpreter()
+        why = why_no_sandbox()
         if why is not None:
-            raise SandboxSetupError(
-                f"{why}, and a sandbox needs one: run handlers with isolation='inline', or with an installed "
-                "Python"
-            )
+            raise SandboxSetupError(why)
         try:
             pickled = pickle_value(setup)
         except Exception as error:

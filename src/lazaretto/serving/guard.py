@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import resource
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -21,7 +20,7 @@ from lazaretto.serving.budget import Budget
 from lazaretto.serving.holdings import Holdings
 from lazaretto.serving.memory import MemoryAlarm, allowed, taken
 from lazaretto.serving.people import People
-from lazaretto.serving.process import OTHER_FILES
+from lazaretto.serving.process import OTHER_FILES, most_files
 from lazaretto.serving.refusals import Refusals
 from lazaretto.serving.reports import Reports
 
@@ -92,9 +91,9 @@ class Guard:
 
     def __init__(self, limits: ServerLimits | None = None) -> None:
         self.limits = limits or ServerLimits()
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        files, wanted = most_files(), self.limits.connections
         #: How many there can be: each is an open file, too.
-        self.most = min(self.limits.connections, max(1, files - OTHER_FILES))
+        self.most = wanted if files is None else min(wanted, max(1, files - OTHER_FILES))
         #: Those whose clients have not logged in, the oldest first; and all others.
         self._strangers: dict[Seat, None] = {}
         self._known: set[Seat] = set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -140,5 +141,8 @@ def _listen(host: str, port: int) -> socket.socket:
         with contextlib.suppress(OSError):
             if listening is not None:
                 listening.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from None
+        more = (
+            " by another program: end that, or give another port" if error.errno == errno.EADDRINUSE else ""
+        )
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}{more}") from None
     return listening

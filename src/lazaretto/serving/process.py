@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import resource
 from typing import Final
 
 from lazaretto.model.limits import ServerLimits
@@ -20,13 +19,29 @@ _ARENAS: Final = 2
 
 def set_up_server() -> None:
     """Allow the process all files that it needs, and have it give back memory."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = ServerLimits().connections + OTHER_FILES
-    if 0 <= soft < wanted:
-        with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
-    # Other C libraries have no such function.
-    with contextlib.suppress(OSError, AttributeError):
+    _allow_files(ServerLimits().connections + OTHER_FILES)
+    # Other C libraries have no such function, and Windows has no one C library.
+    with contextlib.suppress(OSError, AttributeError, TypeError):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _LARGE)
         library.mallopt(_ARENA_MAX, _ARENAS)
+
+
+def most_files() -> int | None:
+    """Return how many files this process may have open, None where the system does not limit that."""
+    try:
+        import resource
+    except ImportError:
+        return None
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft < 0 else soft
+
+
+def _allow_files(wanted: int) -> None:
+    found = most_files()
+    if found is not None and found < wanted:
+        import resource
+
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))

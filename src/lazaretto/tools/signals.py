@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 #: What tells a process to end: a supervisor, Control-C, a terminal that is closed.
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name))
 #: A program above this one may pass on the Control-C that the terminal has sent already, in seconds.
 _SAME_PRESS = 0.2
 #: After which an interrupt that was lost comes again, in seconds.
@@ -87,11 +87,26 @@ def _never_lost() -> Iterator[None]:
 @contextlib.contextmanager
 def _handled(action: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     # Under nohup it goes on when the terminal is closed.
-    deaf = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-    numbers = [number for number in ENDING if not (deaf and number == signal.SIGHUP)]
+    numbers = [number for number in ENDING if not _is_deaf_to(number)]
     before = {number: signal.signal(number, action) for number in numbers}
     try:
         yield
     finally:
         for number, former in before.items():
             signal.signal(number, former)
+
+
+def _is_deaf_to(number: signal.Signals) -> bool:
+    return number.name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN
+
+
+def on_loop_signal(number: signal.Signals, call: Callable[[], object]) -> None:
+    """Call a function in the running event loop when a signal comes; in the main thread only."""
+    import asyncio
+
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(number, call)
+    except NotImplementedError:
+        # Loops of Windows have none.
+        signal.signal(number, lambda number, frame: loop.call_soon_threadsafe(call))

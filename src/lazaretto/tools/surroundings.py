@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -20,6 +21,21 @@ def why_no_interpreter() -> str | None:
     return None
 
 
+def why_no_sandbox() -> str | None:
+    """Return why no function can be run apart from this process, with what to do; None if it can."""
+    if not hasattr(os, "fork"):
+        return (
+            "expected a system of the POSIX family, as Linux and macOS are, for a sandbox: run handlers with "
+            "isolation='inline', or on such a system (on Windows, WSL is one)"
+        )
+    why = why_no_interpreter()
+    if why is None:
+        return None
+    return (
+        f"{why}, and a sandbox needs one: run handlers with isolation='inline', or with an installed Python"
+    )
+
+
 def why_threads_cannot_wait() -> str | None:
     """Return why a thread that waits would keep all others from going on, None if it would not."""
     module = getattr(getattr(threading, "_start_new_thread", None), "__module__", None) or ""
@@ -36,13 +52,13 @@ def why_threads_cannot_wait() -> str | None:
 
 def take_child_signals() -> None:
     """Have the system keep how children ended, even if whoever started this process ignores that."""
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+    if children_are_forgotten():
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def children_are_forgotten() -> bool:
     """Return whether the system forgets how children ended, so that each seems to have ended well."""
-    return signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    return hasattr(signal, "SIGCHLD") and signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
 
 
 def home_of_user() -> Path | None:

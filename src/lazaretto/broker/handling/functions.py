@@ -116,5 +116,6 @@ def _takes_context(function: Callable[..., object]) -> bool:
         named = [p.name for p in signature.parameters.values()]
         return len(arguments) == 2 and (len(required) == 2 or named[1:2] == ["context"])
     raise HandlerError(
-        f"expected a handler of (message) or (message, context), got {shown(function)}{signature}"
+        "expected a handler of (message) or (message, context), got "
+        f"{getattr(function, '__qualname__', None) or shown(function)}{signature}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from lazaretto.errors import (
 )
 from lazaretto.store.postgres.arrays import text
 from lazaretto.store.postgres.pipeline import Pipeline, Sent
+from lazaretto.store.postgres.polling import READ, new_poll
 from lazaretto.store.postgres.server_session import (
     ENCODING,
     READ_ONLY,
@@ -164,8 +164,8 @@ class PgConnection:
         self._pipeline = Pipeline(raw, raw.watch)
         self._pg = raw.pgconn
         self._whole = False
-        self._poll = select.poll()
-        self._poll.register(raw.fileno(), select.POLLIN)
+        self._poll = new_poll()
+        self._poll.register(raw.fileno(), READ)
 
     def reopen(self) -> None:
         """Reconnect after the connection broke."""

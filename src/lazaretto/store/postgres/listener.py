@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import select
 import socket
 import time
 from contextlib import suppress
-from typing import Protocol
 
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection
+from lazaretto.store.postgres.polling import READ, HasFileno, new_poll
 
 #: How often the server is asked for commits without a notification, in seconds.
 _ASK_EVERY = 1.0
@@ -22,12 +21,6 @@ _OWN_PAUSE = 0.01
 def channel(schema: str) -> str:
     """Return the name of the notification channel for commits of a store."""
     return f"lazaretto_{schema}"
-
-
-class HasFileno(Protocol):
-    """An object that can be polled."""
-
-    def fileno(self) -> int: ...
 
 
 class ServerClock:
@@ -64,10 +57,10 @@ class Bell:
         """Sleep until it is rung, `other` has data, or the time is over."""
         if self._hears.fileno() < 0:
             return
-        poll = select.poll()
-        poll.register(self._hears, select.POLLIN)
+        poll = new_poll()
+        poll.register(self._hears, READ)
         if other is not None:
-            poll.register(other, select.POLLIN)
+            poll.register(other, READ)
         poll.poll(max(0.0, seconds) * 1000)
         with suppress(OSError):
             self._hears.recv(4096)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
 from lazaretto.store.postgres.arrays import Column, text
+from lazaretto.store.postgres.polling import READ, WRITE, new_poll
 from lazaretto.store.postgres.watch import Watch
 
 _SYNC = int(pq.ExecStatus.PIPELINE_SYNC)
@@ -105,8 +105,8 @@ class Pipeline:
         self._raw = raw
         self._watch = watch
         self._pg = raw.pgconn
-        self._poll = select.poll()
-        self._poll.register(self._pg.socket)
+        self._poll = new_poll()
+        self._poll.register(self._pg.socket, READ)
         self._transformer = Transformer(raw)
         self._names: dict[str, bytes] = {}
         self._prepared = 0
@@ -226,14 +226,14 @@ class Pipeline:
     def _flush(self) -> None:
         """Wait until everything is sent. The server may require that its replies are read first."""
         while self._pg.flush():
-            self._wait(select.POLLIN | select.POLLOUT)
+            self._wait(READ | WRITE)
 
     def _read(self) -> int | None:
         """Assign the next reply to its statement; return its kind, or None at the end of a transaction."""
         pg = self._pg
         while True:
             while pg.is_busy():
-                self._wait(select.POLLIN)
+                self._wait(READ)
             result = pg.get_result()
             if result is not None:
                 break

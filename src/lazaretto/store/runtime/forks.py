@@ -22,6 +22,19 @@ from lazaretto.errors import StoreError
 _PATIENCE: Final = 1.0
 
 
+def on_fork(
+    *,
+    before: Callable[[], object] | None = None,
+    after_in_parent: Callable[[], object] | None = None,
+    after_in_child: Callable[[], object] | None = None,
+) -> None:
+    """Run functions at each fork of this process, on systems that have forks."""
+    hooks = {"before": before, "after_in_parent": after_in_parent, "after_in_child": after_in_child}
+    register: Callable[..., None] | None = getattr(os, "register_at_fork", None)
+    if register is not None:
+        register(**{name: hook for name, hook in hooks.items() if hook is not None})
+
+
 class _Forks:
     """The threads that are at work, and those that are forking."""
 
@@ -82,8 +95,8 @@ def _start_anew() -> None:
 
 
 # Hooks that run in the parent run in the order in which they are registered.
-os.register_at_fork(before=_await_rest, after_in_parent=lambda: _forks.go_on(), after_in_child=_start_anew)
-os.register_at_fork(after_in_parent=_then)
+on_fork(before=_await_rest, after_in_parent=lambda: _forks.go_on(), after_in_child=_start_anew)
+on_fork(after_in_parent=_then)
 
 
 class Opener:

@@ -39,6 +39,11 @@ def is_gone(process: Process) -> bool | None:
     """Return whether a process has ended; None if it cannot be seen from here."""
     if process.machine != _machine():
         return None
+    if process.pid == os.getpid() and not process.born:
+        return False
+    if os.name == "nt":
+        # The call below would end that process.
+        return None
     try:
         os.kill(process.pid, 0)
     except ProcessLookupError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sqlite3
 import weakref
@@ -19,6 +18,7 @@ from lazaretto.errors import (
     StoreReadOnly,
     StoreTooNew,
 )
+from lazaretto.store.runtime.forks import on_fork
 
 #: The oldest SQLite that understands the store's queries.
 OLDEST = (3, 35, 0)
@@ -138,7 +138,7 @@ def _keep_open() -> None:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
 
-os.register_at_fork(after_in_child=_keep_open)
+on_fork(after_in_child=_keep_open)
 
 
 def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Connection:
@@ -147,9 +147,8 @@ def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Conn
     Explicit transactions only; `busy` is how many seconds SQLite waits for another process.
     """
     mode = "ro" if read_only else "rwc"
-    name = str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     connection = sqlite3.connect(
-        f"file:{name}?mode={mode}",
+        f"{path.absolute().as_uri()}?mode={mode}",
         uri=True,
         timeout=busy,
         isolation_level=None,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import functools
 import os
 import sys
-import termios
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
+
+from lazaretto.store.runtime.forks import on_fork
 
 #: Events: a file was renamed away, renamed to here, or removed; the folder itself was removed or renamed.
 _MOVED_FROM, _MOVED_TO, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x40, 0x80, 0x200, 0x400, 0x800
@@ -24,6 +25,12 @@ class FolderWatch:
     """The folders that this process watches: all in one, as a system allows each user only about 100."""
 
     def __init__(self) -> None:
+        # Not every system has these.
+        import fcntl
+        import termios
+
+        self._ioctl: Callable[..., Any] = fcntl.ioctl
+        self._unread_bytes = termios.FIONREAD
         libc = ctypes.CDLL(None, use_errno=True)
         self._add = libc.inotify_add_watch
         self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -41,7 +48,7 @@ class FolderWatch:
     def count(self) -> int:
         """Return a number that rises when something happens in a folder. Raises OSError."""
         # Threads share the buffer: whoever finds 0 in it finds the number that was raised before.
-        fcntl.ioctl(self._fd, termios.FIONREAD, self._unread)
+        self._ioctl(self._fd, self._unread_bytes, self._unread)
         if self._unread != _NONE:
             with self._lock:
                 self._events += 1
@@ -61,7 +68,7 @@ def _of_process() -> FolderWatch | None:
         return None
     try:
         return FolderWatch()
-    except (AttributeError, OSError):
+    except (ImportError, AttributeError, OSError):
         return None
 
 
@@ -74,7 +81,7 @@ def _forget() -> None:
             inherited.close()
 
 
-os.register_at_fork(after_in_child=_forget)
+on_fork(after_in_child=_forget)
 
 
 def watch(folders: Iterable[Path]) -> FolderWatch | None:

@@ -6,13 +6,19 @@ import contextlib
 import os
 import re
 import stat
+import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from lazaretto.errors import StoreError, StoreGone
+from lazaretto.store.runtime.forks import on_fork
 from lazaretto.store.sqlite.folder_watch import watch
 
 Identity = tuple[int, int]
+
+_making = threading.Lock()
 
 
 def make(path: Path) -> None:
@@ -20,9 +26,16 @@ def make(path: Path) -> None:
 
     Its log and the log's index get the same rights from SQLite.
     """
-    # Never opened here: to close a file drops the locks that another thread has on it.
-    with contextlib.suppress(OSError):
-        os.mknod(path, stat.S_IFREG | 0o600)
+    with contextlib.suppress(OSError), _making:
+        try:
+            # Not opened, if that can be: to close a file drops the locks that another thread has on it.
+            os.mknod(path, stat.S_IFREG | 0o600)
+        except FileExistsError:
+            raise
+        except (AttributeError, OSError):
+            # Windows has no such call, and macOS keeps it for its administrator. All threads come this way
+            # before they open a file that was not there.
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def identity(path: str | Path) -> Identity | None:
@@ -36,12 +49,21 @@ def identity(path: str | Path) -> Identity | None:
 
 def _open_quietly(path: str) -> int:
     """Open a file so that reading it leaves its times alone: their change is written to disk, too."""
-    flags = os.O_RDONLY | os.O_CLOEXEC
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         return os.open(path, flags | getattr(os, "O_NOATIME", 0))
     except PermissionError:
         # Only the file's owner may ask for that.
         return os.open(path, flags)
+
+
+def _seek_and_read(fd: int, size: int, offset: int) -> bytes:
+    os.lseek(fd, offset, os.SEEK_SET)
+    return os.read(fd, size)
+
+
+#: Reads so many bytes at an offset; one thread at a time, since not every system has a call for it.
+read_at: Final[Callable[[int, int, int], bytes]] = getattr(os, "pread", _seek_and_read)
 
 
 def refuse_inherited(path: Path) -> None:
@@ -190,4 +212,4 @@ def _inherit() -> None:
     _watched.clear()
 
 
-os.register_at_fork(after_in_child=_inherit)
+on_fork(after_in_child=_inherit)

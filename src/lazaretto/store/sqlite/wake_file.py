@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import mmap
 import os
 import stat
@@ -47,6 +46,13 @@ class WakeFile:
     """A store's wake file, in which this process has a slot. Raises OSError where that cannot be."""
 
     def __init__(self, store: Path) -> None:
+        try:
+            import fcntl
+
+            self._take, self._look = fcntl.F_OFD_SETLK, fcntl.F_OFD_GETLK
+            self._write, self._unlocked, self._control = fcntl.F_WRLCK, fcntl.F_UNLCK, fcntl.fcntl
+        except (ImportError, AttributeError):
+            raise OSError("this system has no locks of open files") from None
         if not futex.is_there():
             raise OSError("this system has no futexes")
         self._fd = _open(wake_file_of(store), store.stat())
@@ -64,7 +70,7 @@ class WakeFile:
         for slot in range(SLOTS):
             # The kernel gives it up when this process ends, however it does.
             with contextlib.suppress(BlockingIOError):
-                self._lock(fcntl.F_OFD_SETLK, slot, fcntl.F_WRLCK)
+                self._lock(self._take, slot, self._write)
                 # Whoever had it may have left something. Written, so that a full disk shows here, not later.
                 os.pwrite(self._fd, bytes(_SLOT_BYTES), self.offset(slot))
                 for flags in (READERS, WRITERS):
@@ -73,7 +79,7 @@ class WakeFile:
         raise OSError("all slots are in use")
 
     def _lock(self, command: int, slot: int, kind: int) -> int:
-        found = fcntl.fcntl(self._fd, command, _lock.pack(kind, os.SEEK_SET, slot, 1, 0))
+        found = self._control(self._fd, command, _lock.pack(kind, os.SEEK_SET, slot, 1, 0))
         held: int = _lock.unpack(found)[0]
         return held
 
@@ -105,7 +111,7 @@ class WakeFile:
         """Clear the slots of processes that no longer exist."""
         for flags in (READERS, WRITERS):
             for slot in self.waiting(flags):
-                if slot != self.slot and self._lock(fcntl.F_OFD_GETLK, slot, fcntl.F_WRLCK) == fcntl.F_UNLCK:
+                if slot != self.slot and self._lock(self._look, slot, self._write) == self._unlocked:
                     self.memory[flags + slot] = 0
 
     # -- bells ----------------------------------------------------------------------------------
@@ -175,7 +181,7 @@ class WakeFile:
         for flags in (READERS, WRITERS):
             self.set_waiting(flags, False)
         # The mapping has the file open, too.
-        self._lock(fcntl.F_OFD_SETLK, self.slot, fcntl.F_UNLCK)
+        self._lock(self._take, self.slot, self._unlocked)
         os.close(self._fd)
         self._fd = -1
 

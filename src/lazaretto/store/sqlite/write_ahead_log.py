@@ -7,9 +7,10 @@ which come behind a commit when others may write already, are off; whoever holds
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable
+
+from lazaretto.store.sqlite.store_file import read_at
 
 #: Pages in the log after which they are copied to the file: 4 MiB.
 _PAGES = 1000
@@ -51,12 +52,12 @@ class Log:
         self._begun += 1
         if not looks:
             return False
-        frame_header = os.pread(self._file, _FRAME_HEADER_BYTES, self._due_offset)
+        frame_header = read_at(self._file, _FRAME_HEADER_BYTES, self._due_offset)
         salt = frame_header[8:16]
         if salt == self._old_salt:
             return False
         # What was written since the log was begun has the same salt as its header.
-        header = os.pread(self._file, _HEADER_BYTES, 0)
+        header = read_at(self._file, _HEADER_BYTES, 0)
         if salt and salt == header[16:24]:
             return True
         self._old_salt = salt

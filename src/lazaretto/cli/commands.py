@@ -98,12 +98,12 @@ class CommandGroup(TyperGroup):
             names = [name for name, _ in self.texts(ctx)]
             if not difflib.get_close_matches(args[0], names):
                 path = ctx.command_path
-                told = (
+                advice = (
                     self._within_groups(ctx, args[0])
                     if ctx.parent is None
                     else f"there are: {', '.join(names)}"
                 )
-                raise usage(f"`{path}` has no command {safe(args[0])!r}; {told}")
+                raise usage(f"`{path}` has no command {safe(args[0])!r}; {advice}")
         return super().resolve_command(ctx, args)
 
     def _within_groups(self, ctx: Any, name: str) -> str:

@@ -38,8 +38,8 @@ def most_files() -> int | None:
 
 
 def _allow_files(wanted: int) -> None:
-    found = most_files()
-    if found is not None and found < wanted:
+    soft = most_files()
+    if soft is not None and soft < wanted:
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

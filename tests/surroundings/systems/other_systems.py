@@ -148,13 +148,15 @@ class _View(ModuleType):
 
     def __init__(self, real: ModuleType, lacks: Set[str], differs: Mapping[str, Any]) -> None:
         super().__init__(real.__name__, real.__doc__)
-        self.__dict__.update(differs)
-        self._real, self._lacks = real, lacks
+        self.__dict__.update(differs, _real=real, _lacks=lacks)
 
     def __getattr__(self, name: str) -> Any:
         if name in self._lacks:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
         return getattr(self._real, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real, name, value)
 
 
 def imitate(name: str) -> None:

@@ -36,7 +36,7 @@ from azure.servicebus.management import (
     QueueProperties,
     ServiceBusAdministrationClient,
 )
-from door.served import Served, start_door
+from door.emulators import Emulated, emulated
 
 import lazaretto
 
@@ -51,7 +51,8 @@ class Namespace:
     """The door of this process, and who has what in it."""
 
     def __init__(self) -> None:
-        self._served: Served | None = None
+        self._served: Emulated | None = None
+        self._running = contextlib.ExitStack()
         self._folder = Path(os.environ["LAZARETTO_TEST_FOLDER"])
         #: The address of a store, with the name of a worker in it.
         self._store = os.environ["LAZARETTO_TEST_STORE"]
@@ -66,7 +67,7 @@ class Namespace:
         return f"{_HOST}:{self.served.port}"
 
     @property
-    def served(self) -> Served:
+    def served(self) -> Emulated:
         if self._served is None:
             worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
             store, key = self._store.replace("WORKER", worker), self._folder / f"{worker}.key"
@@ -80,9 +81,9 @@ class Namespace:
             authority.cert_pem.write_to_path(str(trusted))
             certificate.chmod(0o600)
             certifi.where = lambda: str(trusted)
-            self._served = start_door(
-                store, "--key-file", str(key), "--certificate", str(certificate), "--plain"
-            )
+            options = {"store": store, "key-file": key, "certificate": certificate, "tier": "standard"}
+            words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+            self._served = self._running.enter_context(emulated(*words))
         return self._served
 
     def connection_string(self, policy: str = POLICY, key: str = KEY, entity: str = "") -> str:
@@ -98,8 +99,7 @@ class Namespace:
 
     def end(self) -> None:
         """Stop the door."""
-        if self._served is not None:
-            self._served.kill()
+        self._running.close()
 
 
 NAMESPACE: Final = Namespace()

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from azure.core.exceptions import HttpResponseError
 from azure.servicebus import ServiceBusClient, ServiceBusMessage
 from azure.servicebus.exceptions import ServiceBusAuthorizationError
 from azure.servicebus.management import ServiceBusAdministrationClient
@@ -99,6 +100,33 @@ def test_keys_are_asked_for_and_give_their_rights(tmp_path: Path) -> None:
                 sender.send_messages(ServiceBusMessage("lamp"))
         for method, path in (("POST", "reset"), ("PUT", "namespaces/a"), ("GET", "clock")):
             assert emulator.control(method, path).status == 401
+
+
+@pytest.mark.parametrize("tier", [None, "standard", "premium"])
+def test_a_tier_has_its_limits(tier: str | None, tmp_path: Path) -> None:
+    pytest.importorskip("trustme")
+    state = {"XDG_STATE_HOME": str(tmp_path)}
+    with emulated("--tls", *([] if tier is None else ["--tier", tier]), environment=state) as emulator:
+        administration = ServiceBusAdministrationClient.from_connection_string(
+            emulator.said["connection_string"], connection_verify=emulator.said["authority"], retry_total=0
+        )
+        with administration as client:
+            assert client.get_namespace_properties().messaging_sku == (tier or "standard").capitalize()
+            queue = client.create_queue("plain")
+            if tier == "standard":
+                with pytest.raises(HttpResponseError, match="standard tier"):
+                    client.create_queue("large", max_message_size_in_kilobytes=1024)
+                queue.max_message_size_in_kilobytes = 2048
+                with pytest.raises(HttpResponseError, match="standard tier"):
+                    client.update_queue(queue)
+                with pytest.raises(HttpResponseError, match="standard tier"):
+                    client.create_topic("large", max_message_size_in_kilobytes=1024)
+            else:
+                queue.max_message_size_in_kilobytes = 2048
+                client.update_queue(queue)
+                assert client.get_queue("plain").max_message_size_in_kilobytes == 2048
+            # Whoever sends back what was read changes nothing.
+            client.update_queue(client.get_queue("plain"))
 
 
 def test_keys_and_what_knows_none_are_refused(tmp_path: Path) -> None:

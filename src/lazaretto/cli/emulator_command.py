@@ -19,6 +19,7 @@ from lazaretto.cli.command import Group, option
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
+from lazaretto.model.limits import Tier
 from lazaretto.tools.signals import on_loop_signal
 
 if TYPE_CHECKING:
@@ -107,6 +108,10 @@ def emulator(
     console: Annotated[
         bool, typer.Option("--console", help="Serve pages for people, below /$emulator/console/.")
     ] = False,
+    tier: Annotated[
+        Tier | None,
+        typer.Option("--tier", help="Tier whose limits hold.  [default: the larger]", show_default=False),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Serve a namespace of Service Bus, as its emulator does.
@@ -137,6 +142,7 @@ def emulator(
         options = EmulatorOptions(
             host=host, ports=ports, policies=door.policies(), tls=door.tls(), insecure=insecure,
             host_names=host_name or (), store=store, each_name=namespaces, console=console,
+            tier=tier,
         )  # fmt: skip
         asyncio.run(_serve(template, options, door, json))
 

@@ -13,6 +13,7 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.emulator.namespaces import FIRST, EmulatedNamespaces
 from lazaretto.emulator.template import Template
 from lazaretto.model.clock import MovableClock
+from lazaretto.model.limits import Tier
 from lazaretto.servicebus.limits import DoorLimits
 from lazaretto.servicebus.server import Door, check_address, listen
 from lazaretto.servicebus.signatures import ROOT_POLICY, AccessPolicy, connection_string
@@ -29,7 +30,8 @@ class EmulatorOptions:
     `ports`: 0 for a free one; all serve the same. `policies`: whose keys clients need; none: any key does.
     `store`: the address of the first namespace's store, which is kept; None: a temporary one. `each_name`:
     whether each key's name, or host's label, is a namespace that is made when a client first uses it.
-    `console`: whether pages for people are served, too.
+    `console`: whether pages for people are served, too. `tier`: of Service Bus, whose limits hold; None:
+    those of the premium tier, under the name of the standard one.
     """
 
     host: str = "127.0.0.1"
@@ -41,6 +43,7 @@ class EmulatorOptions:
     store: str | None = None
     each_name: bool = False
     console: bool = False
+    tier: Tier | None = None
 
 
 class Emulator:
@@ -73,7 +76,7 @@ async def open_emulator(template: Template, options: EmulatorOptions) -> AsyncIt
     ) -> Door:
         return Door(
             broker, _policies_of(options, name), limits, insecure=options.insecure,
-            host_names=options.host_names, guard=guard, clock=clock, namespaces=namespaces,
+            host_names=options.host_names, guard=guard, clock=clock, namespaces=namespaces, tier=options.tier,
         )  # fmt: skip
 
     namespaces = EmulatedNamespaces(template, make_door, options.store, each_name=options.each_name)

@@ -7,11 +7,19 @@ as logged in once its connection is open (AMQP), or once the head of its request
 from __future__ import annotations
 
 import dataclasses
+import enum
 from typing import ClassVar, Final
 
 from lazaretto.model.checks import seconds, whole
 
 _MOST: Final = 1 << 31
+
+
+class Tier(enum.Enum):
+    """A tier of Service Bus's namespaces."""
+
+    STANDARD = "standard"
+    PREMIUM = "premium"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

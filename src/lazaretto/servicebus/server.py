@@ -18,6 +18,7 @@ from lazaretto.aio.posting import Settling, hold_for_clients
 from lazaretto.errors import BrokerClosed, EntityNotFound, InvalidOption, LazarettoError, NotAllowed
 from lazaretto.model.clock import Clock, SystemClock, to_datetime
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
+from lazaretto.model.limits import Tier
 from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.servicebus.answers import Settlement, verb_of
@@ -73,7 +74,8 @@ class Namespaces(Protocol):
 class Door:
     """The broker and the access policies that all connections share.
 
-    `clock`: the broker's, if that is not the machine's. `namespaces`: where it is one of several.
+    `clock`: the broker's, if that is not the machine's. `namespaces`: where it is one of several. `tier`: of
+    Service Bus, whose limits hold; None: those of the premium tier, under the name of the standard one.
     """
 
     def __init__(
@@ -87,8 +89,10 @@ class Door:
         guard: Guard | None = None,
         clock: Clock | None = None,
         namespaces: Namespaces | None = None,
+        tier: Tier | None = None,
     ) -> None:
         self.broker = broker
+        self.tier = tier
         self._clock = clock or SystemClock()
         self._namespaces = namespaces
         hold_for_clients(broker)

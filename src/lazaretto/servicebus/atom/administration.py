@@ -16,6 +16,7 @@ from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
 from lazaretto.model.actors import Actor
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
 from lazaretto.model.filters.rules import CorrelationFilter, Rule, sorted_rules
+from lazaretto.model.limits import Tier
 from lazaretto.servicebus.atom import authorization, rules
 from lazaretto.servicebus.atom.descriptions import entry_of_queue, entry_of_subscription, entry_of_topic
 from lazaretto.servicebus.atom.feeds import Entry, description, entry, feed, moment
@@ -37,7 +38,8 @@ _SUFFIXES: Final = ("/$deadletterqueue", "/$transfer", "/$management")
 class Request:
     """A request that its sender may make. `url`: as the client gave it; `base`: its scheme and host.
 
-    `updates`: whether it changes what is there. `actor`: who is noted in the audit log.
+    `updates`: whether it changes what is there. `actor`: who is noted in the audit log. `tier`: the
+    namespace's; None: none in particular.
     """
 
     method: str
@@ -48,6 +50,7 @@ class Request:
     base: str
     updates: bool
     actor: Actor
+    tier: Tier | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ def _namespace(request: Request) -> Entry:
     now = _now()
     parts = (
         element("CreatedTime", moment(now)),
-        element("MessagingSKU", "Standard"),
+        element("MessagingSKU", (request.tier or Tier.STANDARD).value.capitalize()),
         element("ModifiedTime", moment(now)),
         element("Name", name.partition(":")[0]),
         element("NamespaceType", "Messaging"),
@@ -236,11 +239,11 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
             raise Refusal(400, f"expected {_LATER_ELEMENT} with api-version={_LATER_VERSION} or a later one")
         if found is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
-        await _create_entity(broker, kind, given, path, request.actor, request.base)
+        await _create_entity(broker, kind, given, request)
     elif found is None or isinstance(found, TopicDescription) != (kind == "TopicDescription"):
         raise EntityNotFound(f"no entity of this kind exists at {path!r}")
     else:
-        changes = changes_of(kind, given, found.options, base=request.base)
+        changes = changes_of(kind, given, found.options, base=request.base, tier=request.tier)
         update = broker.update_topic if isinstance(found, TopicDescription) else broker.update_queue
         if changes:
             await update(path, actor=request.actor, **changes)
@@ -254,15 +257,14 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     return Answer(200 if request.updates else 201, entry(await _entry(broker, signing, now, request.base)))
 
 
-async def _create_entity(
-    broker: AsyncBroker, kind: str, given: Mapping[str, str], path: str, actor: Actor, base: str
-) -> None:
-    if kind == "TopicDescription":
-        changes = changes_of(kind, given, TopicOptions(), creates=True, base=base)
-        await broker.create_topic(path, TopicOptions(**changes), actor=actor)
+async def _create_entity(broker: AsyncBroker, kind: str, given: Mapping[str, str], request: Request) -> None:
+    is_topic, path = kind == "TopicDescription", request.resource.entity
+    options = TopicOptions() if is_topic else QueueOptions()
+    changes = changes_of(kind, given, options, creates=True, base=request.base, tier=request.tier)
+    if is_topic:
+        await broker.create_topic(path, TopicOptions(**changes), actor=request.actor)
     else:
-        changes = changes_of(kind, given, QueueOptions(), creates=True, base=base)
-        await broker.create_queue(path, QueueOptions(**changes), actor=actor)
+        await broker.create_queue(path, QueueOptions(**changes), actor=request.actor)
 
 
 async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:

@@ -95,6 +95,7 @@ class Administration:
             base,
             given == "*",
             actor,
+            self._door.tier,
         )
         if grant is not None:
             await _check_destinations(request, grants, headers)

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from lazaretto.model.entities import TOPIC_OPTIONS, QueueOptions, QueueStatus, TopicOptions
 from lazaretto.model.entity_changes import Parts
+from lazaretto.model.limits import Tier
 from lazaretto.model.policy import PoisonPolicy
 from lazaretto.servicebus.atom.refusals import Refusal
 from lazaretto.servicebus.atom.values import (
@@ -209,10 +210,12 @@ def changes_of(
     *,
     creates: bool = False,
     base: str = "",
+    tier: Tier | None = None,
 ) -> dict[str, Any]:
     """Return which options become what, by elements of a description.
 
-    `base`: the server's address as the client knows it, without a path.
+    `base`: the server's address as the client knows it, without a path. `tier`: whose limits hold; None:
+    those of the premium tier.
 
     An element that says what the entity is already changes nothing, so that a client which sends back what
     it read keeps what this library alone can set. Raises Refusal.
@@ -239,6 +242,10 @@ def changes_of(
             raise Refusal(
                 400,
                 f"The value for the {setting.element} property of an existing {entity} cannot be changed.",
+            )
+        if setting.option == "max_message_size" and tier is Tier.STANDARD:
+            raise Refusal(
+                400, f"expected no {setting.element} in a namespace of the standard tier, got {text[:20]}"
             )
         changed = setting.merge(value, before)
         if setting.option == "policy" and not creates:

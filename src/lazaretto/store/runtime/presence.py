@@ -32,6 +32,8 @@ class Presence:
         #: When each came, and was last seen.
         self._times: dict[Taker, tuple[int, int]] = {}
         self._due: float | None = None
+        #: How many there are when those are looked for that are gone: that takes as long as there are many.
+        self._many = 2 * _MOST
 
     def enter(self, holder: object, taker: Taker) -> None:
         """Note one that takes messages until `holder` leaves, or is gone."""
@@ -41,8 +43,9 @@ class Presence:
             self._at_work[holder] = taker
             times = self._times.get(taker)
             if times is None:
-                if len(self._times) >= 2 * _MOST:
+                if len(self._times) >= self._many:
                     self._forget(now)
+                    self._many = 2 * max(_MOST, len(self._times))
                 self._due = self._due or time.monotonic() + _DELAY
             self._times[taker] = (now if times is None else times[0], now)
 

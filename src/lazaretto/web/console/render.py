@@ -73,6 +73,11 @@ def shown_moment(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
+def name_stamp(moment: datetime) -> str:
+    """Return a moment as the end of a name: to the millisecond, as people and programs make many at once."""
+    return moment.strftime("%m%d-%H%M%S-%f")[:-3]
+
+
 def shown_span(seconds: float) -> str:
     """Return a span of time in its largest unit."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
@@ -142,7 +147,7 @@ def _environment() -> jinja2.Environment:
     made.filters |= {
         "number": shown_number, "size": shown_size, "words": shown_words, "text": shown_text, "lines": _lines,
         "detail": told_detail, "exactly": _exactly, "iso": iso, "moment": shown_moment,
-        "condition": describe_filter,
+        "condition": describe_filter, "name_stamp": name_stamp,
     }  # fmt: skip
     made.globals |= {"cli": command_line, "chart": bars_chart, "age": shown_age}
     return made

@@ -213,14 +213,13 @@ class _Writer:
         return {"SqlExpression": part.expression, **parameters}
 
     def _values(self, values: Mapping[str, Any], place: str) -> dict[str, Any]:
+        written = dict(values)
         for name, value in values.items():
             if not isinstance(value, str | bool | int | float):
                 kind = type(value).__name__
                 self._namespace.ignored.append(f"{place}.{name}: JSON has no {kind}, so it is text there")
-        return {
-            name: value if isinstance(value, str | bool | int | float) else str(value)
-            for name, value in values.items()
-        }
+                written[name] = str(value)
+        return written
 
 
 def _properties(entity: Emulated) -> dict[str, Any]:

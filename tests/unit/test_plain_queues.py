@@ -9,6 +9,7 @@ import pytest
 
 from lazaretto import PoisonPolicy, QueueOptions
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, QueueStatus
+from lazaretto.model.options import options_of
 from lazaretto.store.records.messages import QueueRecord
 
 PLAIN = QueueRecord(1, "work", QueueOptions(), QueueStatus.ACTIVE, None, None, None, 0, 0)
@@ -23,24 +24,6 @@ SPECIAL: dict[str, Any] = {
     "requires_session": True,
     "requires_duplicate_detection": True,
 }
-#: Those that say what happens to a message later, or are read wherever they apply.
-OTHERS = {
-    "lock_duration",
-    "default_time_to_live",
-    "dead_letter_on_expiration",
-    "duplicate_detection_window",
-    "max_message_size",
-    "dead_letter_policy",
-    "breaker",
-    "blame_clients",
-    "dead_letter_on_filter_errors",
-    "kept_samples",
-    "annotations",
-    # Those of queues with sessions, and of services.
-    "on_poison_session",
-    "dialogs",
-    "retention",
-}
 
 
 @pytest.mark.parametrize("option", SPECIAL)
@@ -50,8 +33,9 @@ def test_a_queue_with_a_special_option_is_not_plain(option: str) -> None:
     assert not dataclasses.replace(PLAIN, options=options).plain
 
 
-def test_each_option_is_considered() -> None:
-    assert {field.name for field in dataclasses.fields(QueueOptions)} == OTHERS | SPECIAL.keys()
+def test_an_option_is_asked_for_each_message_unless_its_declaration_says_otherwise() -> None:
+    options = options_of(QueueOptions)
+    assert {name for name, one in options.items() if one.per_message} >= SPECIAL.keys() - {"policy"}
 
 
 @pytest.mark.parametrize("status", [status for status in QueueStatus if status is not QueueStatus.ACTIVE])

@@ -291,6 +291,9 @@ def _annotations(name: str, value: Any) -> dict[str, str] | None:
 class QueueOptions:
     """Everything that can be set on a queue. Durations are seconds or timedeltas.
 
+    `per_message=False` stands at options of what happens to a message later, or that are read wherever they
+    apply: a queue that has them is still plain.
+
     Options:
         lock_duration: How long a peek-lock holds a message.
         default_time_to_live: Maximum time to live of a message.
@@ -322,23 +325,32 @@ class QueueOptions:
         annotations: Texts by name that other tools keep with it, at most 4 KiB together.
     """
 
-    lock_duration: Duration = option(60.0, duration(1.0, _DAY))
-    default_time_to_live: OptionalDuration = option(None, optional(duration(0.000_001)))
-    dead_letter_on_expiration: bool = option(False, flag())
+    lock_duration: Duration = option(60.0, duration(1.0, _DAY), per_message=False)
+    default_time_to_live: OptionalDuration = option(None, optional(duration(0.000_001)), per_message=False)
+    dead_letter_on_expiration: bool = option(False, flag(), per_message=False)
     requires_session: bool = option(False, flag(), fixed=True)
     requires_duplicate_detection: bool = option(False, flag(), fixed=True)
-    duplicate_detection_window: Duration = option(600.0, duration(1.0, 7 * _DAY))
-    max_message_size: int = option(262_144, size(1024, MAX_MESSAGE_SIZE))
-    policy: PoisonPolicy = option(_DEFAULT_POLICY, instance(PoisonPolicy), page="poison-messages.md")
-    dead_letter_policy: PoisonPolicy | None = option(None, instance(PoisonPolicy, or_none=True))
+    duplicate_detection_window: Duration = option(600.0, duration(1.0, 7 * _DAY), per_message=False)
+    max_message_size: int = option(262_144, size(1024, MAX_MESSAGE_SIZE), per_message=False)
+    policy: PoisonPolicy = option(
+        _DEFAULT_POLICY, instance(PoisonPolicy), per_message=False, page="poison-messages.md"
+    )
+    dead_letter_policy: PoisonPolicy | None = option(
+        None, instance(PoisonPolicy, or_none=True), per_message=False
+    )
     breaker: BreakerPolicy | None = option(
-        _DEFAULT_BREAKER, instance(BreakerPolicy, or_none=True), page="service-host.md#circuit-breaker"
+        _DEFAULT_BREAKER,
+        instance(BreakerPolicy, or_none=True),
+        per_message=False,
+        page="service-host.md#circuit-breaker",
     )
-    blame_clients: bool = option(False, flag(), page="service-bus-clients.md#outages-and-killers")
+    blame_clients: bool = option(
+        False, flag(), per_message=False, page="service-bus-clients.md#outages-and-killers"
+    )
     on_poison_session: Converted[PoisonSession, GivenPoisonSession] = option(
-        PoisonSession.SKIP, choice(POISON_SESSIONS), page="service-host.md#sessions"
+        PoisonSession.SKIP, choice(POISON_SESSIONS), per_message=False, page="service-host.md#sessions"
     )
-    dead_letter_on_filter_errors: bool = option(True, flag(), page="topics.md")
+    dead_letter_on_filter_errors: bool = option(True, flag(), per_message=False, page="topics.md")
     forward_to: str | None = option(None, optional(words(_destination, "a path")), page="forwarding.md")
     forward_dead_lettered_messages_to: str | None = option(
         None, optional(words(_destination, "a path")), page="forwarding.md"
@@ -347,11 +359,13 @@ class QueueOptions:
     auto_delete_on_idle: OptionalDuration = option(
         None, optional(duration(SHORTEST_IDLE)), page="forwarding.md#delete-idle-queues-automatically"
     )
-    kept_samples: int = option(2_048, integer(0, 100_000))
+    kept_samples: int = option(2_048, integer(0, 100_000), per_message=False)
     partitions: int = option(1, integer(1, MOST_PARTITIONS), page="partitions.md")
     dialogs: bool = option(False, flag(), fixed=True, page="dialogs.md")
-    retention: bool = option(False, flag())
-    annotations: Mapping[str, str] | None = option(None, special(_annotations, "a dict of texts; `None`"))
+    retention: bool = option(False, flag(), per_message=False)
+    annotations: Mapping[str, str] | None = option(
+        None, special(_annotations, "a dict of texts; `None`"), per_message=False
+    )
 
     def __post_init__(self) -> None:
         self._check_dialogs()
@@ -361,6 +375,13 @@ class QueueOptions:
             )
         if self.dead_letter_policy is not None:
             object.__setattr__(self, "dead_letter_policy", self.dead_letter_policy.for_dead_letters())
+
+    @property
+    def plain(self) -> bool:
+        """Whether it does nothing but keep messages and hand them out, as far as each of them is asked."""
+        return self.policy.disable_after_rollbacks is None and all(
+            getattr(self, name) == default for name, default in _PER_MESSAGE
+        )
 
     @property
     def whole_sessions(self) -> bool:
@@ -431,6 +452,9 @@ def refuse_for_subscription(options: QueueOptions) -> None:
 
 #: Options that a topic has: it keeps no messages itself, but for those that are scheduled.
 TOPIC_OPTIONS = tuple(options_of(TopicOptions))
+
+#: Options that may be asked for each message, and their defaults, which ask nothing.
+_PER_MESSAGE = tuple((name, one.default) for name, one in options_of(QueueOptions).items() if one.per_message)
 
 #: Options that are fixed when a queue is created, as in Service Bus.
 FIXED_OPTIONS = tuple(name for name, one in options_of(QueueOptions).items() if one.fixed)

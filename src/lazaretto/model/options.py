@@ -93,11 +93,15 @@ class Check:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """One option of a class. `fixed`: it cannot change later. `page`: where the documentation says more."""
+    """One option of a class. `fixed`: it cannot change later. `page`: where the documentation says more.
+
+    `per_message`: it may be asked for each message that comes or goes, so a queue that has it is not plain.
+    """
 
     default: Any
     check: Check
     fixed: bool = False
+    per_message: bool = True
     page: str | None = None
     text: str = ""
 
@@ -172,9 +176,12 @@ def optional(check: Check) -> Check:
     return dataclasses.replace(check, convert=convert, accepts=f"{check.accepts}; `None`", optional=True)
 
 
-def option(default: Any, check: Check, *, fixed: bool = False, page: str | None = None) -> Any:
+def option(
+    default: Any, check: Check, *, fixed: bool = False, per_message: bool = True, page: str | None = None
+) -> Any:
     """Declare a dataclass's field as an option; its text stands in the docstring of the class."""
-    return dataclasses.field(default=default, metadata={_KEY: Option(default, check, fixed, page)})
+    declared = Option(default, check, fixed, per_message, page)
+    return dataclasses.field(default=default, metadata={_KEY: declared})
 
 
 def required(check: Check) -> Mapping[str, Option]:

@@ -71,18 +71,11 @@ class QueueRecord:
     plain: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
 
     def __post_init__(self) -> None:
-        options = self.options
         plain = (
             self.kind is EntityKind.QUEUE
             and self.status is QueueStatus.ACTIVE
             and self.halted_by is None
-            and options.partitions == 1
-            and options.max_size is None
-            and options.auto_delete_on_idle is None
-            and options.forward_to is None
-            and options.forward_dead_lettered_messages_to is None
-            and options.policy.disable_after_rollbacks is None
-            and not (options.requires_session or options.requires_duplicate_detection or options.dialogs)
+            and self.options.plain
             and self.path.lower() != SYSTEM_DEAD_LETTER_QUEUE
         )
         object.__setattr__(self, "plain", plain)

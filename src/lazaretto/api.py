@@ -7,16 +7,18 @@ from lazaretto.broker.receiver import NEXT_SESSION, Receiver
 from lazaretto.broker.repairs import Repair
 from lazaretto.broker.sender import Sender
 from lazaretto.broker.transaction import BrokerTransaction
-from lazaretto.engine.access import Person, Token
+from lazaretto.broker.work import TransactionSavepoint
+from lazaretto.engine.access import NewSecret, Person, Token
 from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription
+from lazaretto.engine.four_eyes import FourEyesWish
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.engine.outcome.causes import Alike, Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.resubmit import ResubmitReport
-from lazaretto.engine.outcome.set_aside import RestoreReport
+from lazaretto.engine.outcome.set_aside import PartReport, RestoreReport
 from lazaretto.engine.workers.list_workers import HeldMessages, MessageTaker, Worker
 from lazaretto.errors import (
     BrokerClosed,
@@ -171,6 +173,7 @@ __all__ = [
     "FalseFilter",
     "FilterError",
     "FilterSyntaxError",
+    "FourEyesWish",
     "Generation",
     "Grant",
     "Growth",
@@ -196,8 +199,10 @@ __all__ = [
     "Moment",
     "MoveReport",
     "NegativeAcknowledgement",
+    "NewSecret",
     "NotAllowed",
     "Outcome",
+    "PartReport",
     "PeekedMessage",
     "Person",
     "PersonNotFound",
@@ -266,6 +271,7 @@ __all__ = [
     "TopicOptions",
     "Totals",
     "TransactionError",
+    "TransactionSavepoint",
     "Triage",
     "Trouble",
     "TrueFilter",

@@ -5,15 +5,20 @@ The pages leave out annotations and tests for None, and use names again. All els
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_type_hints
+from typing import get_args, get_type_hints
 
 import pytest
 
+import lazaretto
+from lazaretto import Broker, BrokerTransaction, Claim, Receiver, Repair, Sender
+from lazaretto.engine.workers.leases import Handover
 from lazaretto.model.entities import FIXED_OPTIONS, QueueOptions, TopicOptions
 from lazaretto.model.option_changes import QueueChanges, TopicChanges
 from lazaretto.model.options import options_of
@@ -149,3 +154,23 @@ def test_wrong_options_fail(tmp_path: Path) -> None:
     said = check_types(tmp_path)
     for line, name in WRONG_LINES.items():
         assert re.search(rf"wrong.py:{line}: error: .*{name}", said), said
+
+
+def test_answers_have_public_names() -> None:
+    public = {getattr(lazaretto, name) for name in lazaretto.__all__}
+    public.add(Handover)  # what a host takes
+    for cls in (Broker, BrokerTransaction, Receiver, Sender, Repair, Claim):
+        for name, member in inspect.getmembers(cls):
+            call = member.fget if isinstance(member, property) else member
+            if name.startswith("_") or not callable(call):
+                continue
+            answers = _types(get_type_hints(call).get("return"))
+            ours = {t for t in answers if t.__module__.startswith("lazaretto.") and t.__name__[0] != "_"}
+            assert ours <= public, f"{cls.__name__}.{name}"
+
+
+def _types(hint: object) -> Iterator[type]:
+    if isinstance(hint, type) and not get_args(hint):
+        yield hint
+    for part in get_args(hint):
+        yield from _types(part)

@@ -10,7 +10,7 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
 from lazaretto.engine.access import (
     CloseSession,
-    MadeSecret,
+    NewSecret,
     NoteSeen,
     OpenSession,
     OpenVouchedSession,
@@ -125,13 +125,13 @@ class Visits:
         noting = NoteTry(EntityPath.parse(path), number, handler, edit, actor)
         await self._driver.call(self._store.run, noting)
 
-    async def open_session(self, secret: str, former: str | None, address: str) -> MadeSecret | None:
+    async def open_session(self, secret: str, former: str | None, address: str) -> NewSecret | None:
         """Open a session for whoever has a token or a link's code. See OpenSession."""
         return await self._driver.call(self._store.run, OpenSession(secret, former, address))
 
     async def open_vouched_session(
         self, names: Sequence[str], by: str, former: str | None, address: str
-    ) -> MadeSecret | None:
+    ) -> NewSecret | None:
         """Open a session for a person, who is the first of the names, and the groups after it."""
         opening = OpenVouchedSession(names[0], tuple(names[1:]), by, former, address)
         return await self._driver.call(self._store.run, opening)

@@ -21,7 +21,7 @@ from lazaretto.engine.access import (
     CreateToken,
     EndSessions,
     GrantRole,
-    MadeSecret,
+    NewSecret,
     Person,
     RemovePerson,
     RevokeToken,
@@ -65,7 +65,7 @@ class BrokerMethods(Maker):
         """
         self._make(AcknowledgeCause(path=path, number=number, until=until), actor)
 
-    def create_link(self, person: str | None = None, *, actor: str | None = None) -> MadeSecret:
+    def create_link(self, person: str | None = None, *, actor: str | None = None) -> NewSecret:
         """Make the secret of a link that opens one session within a minute.
 
         `person`: whose session; None: that of whoever asks, who may do everything in it.
@@ -79,7 +79,7 @@ class BrokerMethods(Maker):
         expires: datetime | UnsetType | None = UNSET,
         *,
         actor: str | None = None,
-    ) -> MadeSecret:
+    ) -> NewSecret:
         """Make a token that stands for a person. The answer has its secret, which is shown only now.
 
         It ends after 90 days unless another time is given; None: never.

@@ -77,7 +77,7 @@ class Token(msgspec.Struct, frozen=True):
     seen: datetime | None
 
 
-class MadeSecret(msgspec.Struct, frozen=True):
+class NewSecret(msgspec.Struct, frozen=True):
     """A new secret, which is shown once."""
 
     id: str
@@ -184,7 +184,7 @@ def _make(
     grants: str | None = None,
     member_of: str | None = None,
     makers: str | None = None,
-) -> MadeSecret:
+) -> NewSecret:
     id_ = secrets.token_hex(6)
     secret = f"{PREFIXES[kind]}_{id_}_{secrets.token_urlsafe(32)}"
     tx.access.save_secret(
@@ -192,7 +192,7 @@ def _make(
             id_, kind, person, digest_of(secret), grants, label, tx.now, expires, None, member_of, makers
         )
     )
-    return MadeSecret(id_, person, secret, None if expires is None else to_datetime(expires))
+    return NewSecret(id_, person, secret, None if expires is None else to_datetime(expires))
 
 
 class PersonChange(Administering[T], frozen=True, kw_only=True):
@@ -298,7 +298,7 @@ class EndSessions(PersonChange[int], frozen=True, kw_only=True):
         return count
 
 
-class CreateToken(PersonChange[MadeSecret], frozen=True, kw_only=True):
+class CreateToken(PersonChange[NewSecret], frozen=True, kw_only=True):
     """Make a token that stands for a person. The answer has its secret, which is shown only now.
 
     It ends after 90 days unless another time is given; null: never.
@@ -309,7 +309,7 @@ class CreateToken(PersonChange[MadeSecret], frozen=True, kw_only=True):
     label: str = ""
     expires: datetime | UnsetType | None = UNSET
 
-    def run(self, tx: Transaction, actor: str) -> MadeSecret:
+    def run(self, tx: Transaction, actor: str) -> NewSecret:
         name = person_name(self.person)
         label = text("label", self.label, _LONGEST_LABEL, 0)
         usual = tx.now + _TOKEN_LASTS
@@ -339,7 +339,7 @@ class RevokeToken(Administering[str], frozen=True, kw_only=True):
         return secret.person
 
 
-class CreateLink(Administering[MadeSecret], frozen=True, kw_only=True):
+class CreateLink(Administering[NewSecret], frozen=True, kw_only=True):
     """Make the secret of a link that opens one session within a minute.
 
     `person`: whose session; null: that of whoever asks, who may do everything in it.
@@ -349,7 +349,7 @@ class CreateLink(Administering[MadeSecret], frozen=True, kw_only=True):
     shown_once: ClassVar[bool] = True
     person: str | None = None
 
-    def run(self, tx: Transaction, actor: str) -> MadeSecret:
+    def run(self, tx: Transaction, actor: str) -> NewSecret:
         if self.person is None:
             name, grants = str(actor), encode_grants((Grant(Role.ADMIN),))
         else:
@@ -362,7 +362,7 @@ class CreateLink(Administering[MadeSecret], frozen=True, kw_only=True):
 
 
 @dataclasses.dataclass(slots=True)
-class OpenSession(Operation[MadeSecret | None]):
+class OpenSession(Operation[NewSecret | None]):
     """Open a session for whoever has a token, or a link, which is used up; None if there is none such.
 
     `former`: the session that the browser had, which ends. `address`: where the browser is.
@@ -372,7 +372,7 @@ class OpenSession(Operation[MadeSecret | None]):
     former: str | None
     address: str
 
-    def run(self, tx: Transaction) -> MadeSecret | None:
+    def run(self, tx: Transaction) -> NewSecret | None:
         kind = LINK if self.secret.startswith(PREFIXES[LINK]) else TOKEN
         found = find_visitor(tx, self.secret, kind)
         if found is None:
@@ -394,7 +394,7 @@ class OpenSession(Operation[MadeSecret | None]):
 
 
 @dataclasses.dataclass(slots=True)
-class OpenVouchedSession(Operation[MadeSecret | None]):
+class OpenVouchedSession(Operation[NewSecret | None]):
     """Open a session for somebody whom an identity provider names, with groups.
 
     None if nothing was granted to any of these names. `by`: the provider. `former` and `address` as for
@@ -407,7 +407,7 @@ class OpenVouchedSession(Operation[MadeSecret | None]):
     former: str | None
     address: str
 
-    def run(self, tx: Transaction) -> MadeSecret | None:
+    def run(self, tx: Transaction) -> NewSecret | None:
         known = [name for name in (self.person, *self.groups) if grants_of(tx, name)]
         if not known:
             return None

@@ -101,6 +101,7 @@ def test_no_query_of_dead_letters_reads_a_whole_index_for_each(url: str) -> None
     assert wrong == {}
 
 
-def test_a_breaker_that_opens_reads_the_latest_failures_alone(url: str) -> None:
-    plan = dict(_plans(url, ("attempts",)))["select_refundable"]
-    assert any("lazaretto_attempts_by_time" in line for line in plan), plan
+def test_a_breaker_and_what_is_advised_read_the_latest_failures_alone(url: str) -> None:
+    plans = dict(_plans(url, ("attempts",)))
+    for name in ("select_refundable", "sum_client_failures"):
+        assert any("lazaretto_attempts_by_time" in line for line in plans[name]), plans[name]

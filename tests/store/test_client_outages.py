@@ -8,7 +8,6 @@ import pytest
 
 from lazaretto import BreakerPolicy, Broker, ManualClock, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.broker.broker import store_of
-from lazaretto.cli.client_suggestions import suggest_for_clients
 from lazaretto.model.breaker import BreakerStatus
 
 from .actions import send
@@ -275,12 +274,38 @@ def test_receiving_and_deleting_is_held_back_but_for_probes(served: Broker, cloc
     assert status(served) is BreakerStatus.RAMPING
 
 
-def test_the_options_are_suggested_where_they_would_have_helped(served: Broker) -> None:
-    create(served, deliveries=1, breaker=BreakerPolicy())
-    fill(served, 2)
-    assert suggest_for_clients(served) == []
-    fail(served)
-    [text] = suggest_for_clients(served)
-    assert text.endswith("lazaretto queue update q --breaker-clients --blame-clients")
-    served.update_queue("q", breaker=POLICY, blame_clients=True)
-    assert suggest_for_clients(served) == []
+def advice(broker: Broker) -> list[str]:
+    """Return what is said of clients that failed."""
+    troubles = (trouble for queue in broker.status().queues for trouble in queue.troubles)
+    return [trouble.command for trouble in troubles if trouble.kind == "client_failures"]
+
+
+@pytest.mark.parametrize("partitions", [1, 16])
+def test_the_options_are_suggested_where_they_would_have_helped(
+    served: Broker, clock: ManualClock, partitions: int
+) -> None:
+    create(served, deliveries=1, breaker=BreakerPolicy(), partitions=partitions, lock_duration=30)
+    fill(served, 20)
+    fail(served, 9)
+    assert advice(served) == []
+    fail(served, 1)
+    assert advice(served) == ["lazaretto queue update q --breaker-clients"]
+    # Clients that die leave locks, which run out.
+    assert len(take(served, 5)) == 5
+    clock.advance(31)
+    take(served)
+    assert advice(served) == ["lazaretto queue update q --breaker-clients --blame-clients"]
+    served.update_queue("q", breaker=POLICY)
+    assert advice(served) == ["lazaretto queue update q --blame-clients"]
+    served.update_queue("q", blame_clients=True)
+    assert advice(served) == []
+    served.update_queue("q", blame_clients=False)
+    clock.advance(90_000)
+    assert advice(served) == []
+
+
+def test_failures_of_handlers_in_python_suggest_nothing_for_clients(broker: Broker) -> None:
+    create(broker, deliveries=1, breaker=BreakerPolicy())
+    fill(broker, 20)
+    fail(broker, 20)
+    assert advice(broker) == []

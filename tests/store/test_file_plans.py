@@ -28,6 +28,6 @@ def test_letters_that_are_named_are_looked_up(tmp_path: Path) -> None:
         assert "SEARCH d USING INTEGER PRIMARY KEY (rowid=?)" in lines, (name, lines)
 
 
-def test_a_breaker_that_opens_reads_the_latest_failures_alone(tmp_path: Path) -> None:
-    (lines,) = plans(tmp_path / "store.db", "select_refundable").values()
-    assert "SEARCH lazaretto_attempts USING INDEX lazaretto_attempts_by_time (ended>?)" in lines
+def test_a_breaker_and_what_is_advised_read_the_latest_failures_alone(tmp_path: Path) -> None:
+    for lines in plans(tmp_path / "store.db", "select_refundable", "sum_client_failures").values():
+        assert "SEARCH lazaretto_attempts USING INDEX lazaretto_attempts_by_time (ended>?)" in lines

@@ -6,8 +6,8 @@ from lazaretto import Broker, ManualClock, Message
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import BreakerDescription, Culprit
-from lazaretto.model.entities import QueueStatus
-from lazaretto.model.trouble import Standing, find_troubles
+from lazaretto.model.entities import QueueOptions, QueueStatus
+from lazaretto.model.trouble import ClientFailures, Standing, find_troubles
 
 from .actions import create, send, set_aside
 
@@ -77,15 +77,17 @@ def test_every_trouble_has_a_command() -> None:
     queue = Standing(
         path="q", status=QueueStatus.RECEIVE_DISABLED, updated=time, halted_by=culprit,
         dead_letter_halted_by=culprit, breaker=BreakerDescription(BreakerStatus.OPEN, time, None, "down"),
-        held_sessions=2, dead_letters=1_000, died=time,
+        held_sessions=2, dead_letters=1_000, died=time, options=QueueOptions(),
+        client_failures=ClientFailures(messages=1_200, expired=20, since=time),
     )  # fmt: skip
     found = find_troubles(queue)
     assert [trouble.kind for trouble in found] == [
         "held_sessions", "breaker_open", "receive_disabled", "halted", "dead_letters_halted", "dead_letters",
+        "client_failures",
     ]  # fmt: skip
     assert all(trouble.command.startswith("lazaretto ") for trouble in found)
-    assert [trouble.severe for trouble in found] == [True] * 5 + [False]
-    assert "1,000 dead letters" in found[-1].text
+    assert [trouble.severe for trouble in found] == [True] * 5 + [False] * 2
+    assert "1,000 dead letters" in found[-2].text
 
 
 def test_messages_that_nobody_takes_are_a_trouble(broker: Broker, clock: ManualClock) -> None:

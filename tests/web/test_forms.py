@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from lazaretto import Broker, EntityNotFound, Message, PoisonPolicy, QueueOptions
+from lazaretto.broker.broker import store_of
 from lazaretto.commands import COMMANDS
 from lazaretto.engine.outcome import set_aside
 from lazaretto.model.entities import TopicOptions
@@ -101,6 +102,22 @@ def test_options_change_with_units_and_undo(pages: httpx.Client, broker: Broker)
     assert broker.queue("q").options.lock_duration == 120
     done(press(pages, page(pages, answer.headers["location"]), "Undo"))
     assert broker.queue("q").options.lock_duration == 60
+
+
+def test_what_clients_lose_leads_to_the_settings_that_spare_it(pages: httpx.Client, broker: Broker) -> None:
+    assert "Spare clients" not in page(pages, "/queue", queue="q")
+    store_of(broker).hold_for_clients()
+    broker.sender("q").send([Message(b"x")] * 10)
+    with broker.receiver("q") as receiver:
+        receiver.abandon(receiver.receive(10))
+    for shown in (page(pages, "/"), page(pages, "/queue", queue="q")):
+        assert "lazaretto queue update q --breaker-clients" in shown
+        (link,) = re.findall(r'href="([^"]+)">Spare clients', shown)
+    done(press(pages, page(pages, html.unescape(link)), "Save 2 changes"))
+    options = broker.queue("q").options
+    assert options.breaker is not None
+    assert (options.breaker.clients, options.blame_clients) == (True, True)
+    assert "Spare clients" not in page(pages, "/queue", queue="q")
 
 
 def test_a_change_of_what_somebody_changed_meanwhile_is_refused(pages: httpx.Client, broker: Broker) -> None:

@@ -21,6 +21,7 @@ from lazaretto.engine.access import (
 from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.claims.list_consumers import ClaimPipeline, list_consumers
 from lazaretto.engine.command import Command
+from lazaretto.engine.entities.overview import read_client_advice
 from lazaretto.engine.messages.sessions import stored_session_state
 from lazaretto.engine.outcome.causes import cause_days
 from lazaretto.engine.outcome.dead_letter_operations import workers_of
@@ -31,6 +32,7 @@ from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.grants import Grant
 from lazaretto.model.redaction import RedactionRule
+from lazaretto.model.trouble import Trouble
 from lazaretto.store.sql.store import Store
 
 _log = logging.getLogger("lazaretto.access")
@@ -103,6 +105,14 @@ class Visits:
             self._store.read, lambda tx: cause_days(tx, parsed, number)
         )
         return days
+
+    async def client_advice(self, path: str) -> Trouble | None:
+        """Return the options that would have spared a queue what clients' failures cost it, if any."""
+        parsed = EntityPath.parse(path)
+        found: Trouble | None = await self._driver.call(
+            self._store.read, lambda tx: read_client_advice(tx, parsed)
+        )
+        return found
 
     async def consumers(self) -> list[ClaimPipeline]:
         """Return all consumers of claims."""

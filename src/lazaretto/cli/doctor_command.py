@@ -12,7 +12,6 @@ import typer
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions
-from lazaretto.cli.client_suggestions import suggest_for_clients
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
 from lazaretto.cli.exposures import examine_exposure
@@ -39,7 +38,8 @@ def doctor(call: CallOptions) -> None:
     Problems are damage found by reading the whole file, little space on its disk, a journal mode that
     may lose messages, queues that are halted or disabled, sessions that are held back, open breakers,
     a store or a server's secrets in a file that others may read or write, and a server beyond this
-    machine without TLS or keys; the exit code is then 1. Dead letters and needless rights are only noted.
+    machine without TLS or keys; the exit code is then 1. Dead letters, needless rights, and attempts
+    that clients use up are only noted.
     """
     with call.broker() as broker:
         report = examine(broker)
@@ -73,7 +73,6 @@ def examine(broker: Broker) -> dict[str, Any]:
         for topic in broker.topics()
         if topic.status is not QueueStatus.ACTIVE
     ]
-    notices += suggest_for_clients(broker)
     exposed = examine_exposure(broker)
     problems += exposed.problems
     spark, odd = examine_spark()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from datetime import datetime
+from typing import NamedTuple
 
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.descriptions import BreakerDescription, Culprit
-from lazaretto.model.entities import QueueStatus
+from lazaretto.model.entities import QueueOptions, QueueStatus
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +25,14 @@ class Trouble:
     text: str
     since: datetime | None
     command: str
+
+
+class ClientFailures(NamedTuple):
+    """Different messages that failed at clients of AMQP and HTTP lately. `expired`: by locks that ran out."""
+
+    messages: int
+    expired: int
+    since: datetime
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,11 +51,17 @@ class Standing:
     held_sessions: int
     dead_letters: int
     died: datetime | None
+    options: QueueOptions
     waits_since: datetime | None = None
+    client_failures: ClientFailures | None = None
 
 
 #: Seconds for which messages wait, and nobody takes one, until that is a trouble.
 UNATTENDED = 300
+#: Seconds in which failures at clients belong together; how many different messages must have failed in them,
+#: and how many locks must have run out, until options that would have helped are worth a trouble.
+CLIENTS_WINDOW = 86_400
+_FAILED, _EXPIRED = 10, 5
 
 
 def find_troubles(queue: Standing) -> tuple[Trouble, ...]:
@@ -55,6 +70,8 @@ def find_troubles(queue: Standing) -> tuple[Trouble, ...]:
     # What stands still for another reason is not taken by anybody either.
     found += [] if found else _unattended(queue)
     found += _dead_letters(queue)
+    advice = advise_for_clients(queue.path, queue.options, queue.client_failures)
+    found += [] if advice is None else [advice]
     return tuple(sorted(found, key=lambda trouble: not trouble.severe))
 
 
@@ -122,6 +139,30 @@ def _dead_letters(queue: Standing) -> list[Trouble]:
     number = _plural(queue.dead_letters, "dead letter")
     text = f"queue {queue.path} has {number}; see `lazaretto dead-letter groups {queue.path}`"
     return [Trouble("dead_letters", False, text, queue.died, _line("triage", queue.path))]
+
+
+def advise_for_clients(path: str, options: QueueOptions, failures: ClientFailures | None) -> Trouble | None:
+    """Return what clients' failures cost a queue, and the options that spare it; None if none would help."""
+    if failures is None:
+        return None
+    breaker = options.breaker is not None and options.breaker.clients
+    flags = [
+        flag
+        for flag, helps in (
+            ("--breaker-clients", not breaker and failures.messages >= _FAILED),
+            ("--blame-clients", not options.blame_clients and failures.expired >= _EXPIRED),
+        )
+        if helps
+    ]
+    if not flags:
+        return None
+    command = _line("queue", "update", path, *flags)
+    text = (
+        f"clients failed with {_plural(failures.messages, 'message')} of {path} in a day, with "
+        f"{failures.expired:,} by locks that expired; an outage and a killed process need not cost any "
+        f"attempts: {command}"
+    )
+    return Trouble("client_failures", False, text, failures.since, command)
 
 
 def _line(*words: str) -> str:

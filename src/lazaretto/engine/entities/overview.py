@@ -10,10 +10,18 @@ from typing import Final
 from lazaretto.engine.entities.queues import require_queue, shown_culprit
 from lazaretto.engine.outcome.breakers import describe_breaker
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.clock import to_datetime
+from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath, QueueStatus
 from lazaretto.model.rates import ALL_QUEUES, MINUTE, NONE, Counts, Rate, Totals, series, start_of
-from lazaretto.model.trouble import UNATTENDED, Standing, Trouble, find_troubles
+from lazaretto.model.trouble import (
+    CLIENTS_WINDOW,
+    UNATTENDED,
+    ClientFailures,
+    Standing,
+    Trouble,
+    advise_for_clients,
+    find_troubles,
+)
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.overview import NO_DEAD, Dead, Waiting
 from lazaretto.store.sql.transaction import Transaction
@@ -101,7 +109,8 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     held, dead = tx.overview.held_sessions(), tx.overview.dead_letters()
     minute = tx.now // MINUTE - _RECENT
     unattended = tx.overview.unattended(part, minute, tx.now - UNATTENDED * 1_000_000)
-    concerned = tx.overview.concerned([*held, *dead, *unattended])
+    failing = _client_failures(tx)
+    concerned = tx.overview.concerned([*held, *dead, *unattended, *failing])
     troubled = [queue for queue in concerned if part in queue.path.lower()]
     total = tx.overview.count(part)
     found: list[tuple[QueueRecord, tuple[Trouble, ...]]] = []
@@ -118,7 +127,9 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
             held_sessions=held.get(queue.queue_id, 0),
             dead_letters=letters,
             died=None if since is None else to_datetime(since),
+            options=queue.options,
             waits_since=None if waits is None else to_datetime(waits),
+            client_failures=failing.get(queue.queue_id),
         )
         troubles = find_troubles(standing)
         if troubles:
@@ -142,6 +153,20 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     return Status(
         to_datetime(tx.now), total, len(found), severe, glances, everything, tx.overview.open_claims()
     )
+
+
+def read_client_advice(tx: Transaction, path: EntityPath) -> Trouble | None:
+    """Return the options that would have spared a queue what clients' failures cost it lately, if any."""
+    queue = require_queue(tx, path)
+    return advise_for_clients(queue.path, queue.options, _client_failures(tx).get(queue.queue_id))
+
+
+def _client_failures(tx: Transaction) -> dict[int, ClientFailures]:
+    found = tx.overview.client_failures(tx.now - CLIENTS_WINDOW * MICROSECONDS)
+    return {
+        queue_id: ClientFailures(messages, expired, to_datetime(since))
+        for queue_id, (messages, expired, since) in found.items()
+    }
 
 
 def read_rates(tx: Transaction, path: EntityPath | None, span: int, limit: int) -> list[Rate]:

@@ -24,6 +24,8 @@ from lazaretto.model.rates import MINUTE
 #: What follows a worker's name in locks that it takes for clients of a server. No worker has such a name, so
 #: its death says nothing of what they hold: those locks run out, unless another server renews them.
 FOR_CLIENTS: Final = "/clients"
+#: The names of those who hold messages for clients, as a pattern of SQL.
+CLIENTS: Final = f"%{FOR_CLIENTS}%"
 #: What follows that in locks of a client whose connection was lost while it worked on the messages.
 LOST: Final = "/lost"
 #: The same, if other connections were lost with its own.

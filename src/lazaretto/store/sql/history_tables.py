@@ -12,7 +12,7 @@ from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import SEQUENCE_BITS, queue_of
 from lazaretto.model.rates import DEAD
 from lazaretto.store.records.messages import (
-    FOR_CLIENTS,
+    CLIENTS,
     AttemptRecord,
     AuditCriteria,
     AuditRecord,
@@ -38,9 +38,6 @@ class LetterQuery(NamedTuple):
 _LETTERS = LetterQuery("select_dead_letters", "select_dead_letters_alike", "select_dead_letters_named")
 _KEYS = LetterQuery("select_letter_keys", "select_letter_keys_alike", "select_letter_keys_named")
 
-
-#: The names of those who hold messages for clients.
-_CLIENTS = f"%{FOR_CLIENTS}%"
 
 #: What is stored of a dead letter, in its order.
 _LETTER = operator.attrgetter(
@@ -89,12 +86,12 @@ class HistoryTables(Part):
 
     def refundable(self, first: int, last: int, since: int) -> dict[int, int]:
         """Return how often clients' failures were charged to messages between two keys since a time."""
-        values = {"first": first, "last": last, "since": since, "clients": _CLIENTS}
+        values = {"first": first, "last": last, "since": since, "clients": CLIENTS}
         return dict(sorted(self._context.run("select_refundable", values).fetchall()))
 
     def refund(self, keys: Sequence[int], since: int) -> None:
         """Record that these charges do not count."""
-        values = {"keys": self._context.ids(keys), "since": since, "clients": _CLIENTS}
+        values = {"keys": self._context.ids(keys), "since": since, "clients": CLIENTS}
         self._context.run("refund_attempts", values)
 
     def move_attempts(self, key: int, new_key: int) -> None:

@@ -86,6 +86,15 @@ SELECT queue_id, since FROM (
         AND NOT [has_range q.queue_id]) AS waiting
 WHERE since < :before
 
+-- name: sum_client_failures
+-- How many messages of each queue failed at clients since a time, how many by locks that ran out, and when the first
+-- did. Only the latest failures are looked at.
+SELECT [queue_of key], count(DISTINCT key), count(DISTINCT CASE WHEN outcome = 'expired' THEN key END), min(ended)
+FROM (SELECT key, outcome, worker, ended FROM lazaretto_attempts
+      WHERE outcome IN ('failed', 'expired') AND ended >= :since ORDER BY ended DESC LIMIT :most) AS latest
+WHERE worker LIKE :clients
+GROUP BY 1
+
 -- name: sum_hours
 -- How many dead letters came to places in each hour, from one on.
 SELECT place, hour, sum(letters) FROM lazaretto_cause_hours

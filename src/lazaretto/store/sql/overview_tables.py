@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, Subqueue
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound
-from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.records.messages import CLIENTS, QueueRecord
 from lazaretto.store.records.overview import NO_DEAD, Dead, Waiting
 from lazaretto.store.sql.commit_context import Part
 from lazaretto.store.sql.rows import pattern_of, queue_record
 
 #: Up to so many messages are counted; more are an estimate.
 _FEW = 100
+#: The latest failures that are looked at.
+_FAILURES = 5_000
 
 
 class OverviewTables(Part):
@@ -82,6 +84,15 @@ class OverviewTables(Part):
             "now": self._context.now, "system": SYSTEM_DEAD_LETTER_QUEUE,
         }  # fmt: skip
         return dict(self._context.run("select_unattended", values).fetchall())
+
+    def client_failures(self, since: int) -> dict[int, tuple[int, int, int]]:
+        """Return how many messages failed at clients since a time, by queue.
+
+        Of each: how many, how many by locks that ran out, and when the first did.
+        """
+        values = {"since": since, "clients": CLIENTS, "most": _FAILURES}
+        rows = self._context.run("sum_client_failures", values)
+        return {queue_id: (int(messages), int(expired), first) for queue_id, messages, expired, first in rows}
 
     def died(self, queue_ids: Sequence[int], hour: int) -> dict[tuple[int, int], int]:
         """Return how many dead letters came, by queue and hour since 1970, from one on."""

@@ -55,6 +55,7 @@ async def show(visit: Visit) -> Page:
         "system": path.lower() == SYSTEM_DEAD_LETTER_QUEUE,
         "rates": await broker.rates(path, span="hour", limit=24), "settings": options_shown(queue.options),
         "chain": await _chain(visit, queue), "attempts": attempts_of(queue.options.policy),
+        "advice": await visit.visits.client_advice(path),
     }  # fmt: skip
     return Page("queue.html", "queues", path, values)
 

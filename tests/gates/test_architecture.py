@@ -6,6 +6,7 @@ Run as a program, this module prints what each module does.
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import re
 import sys
@@ -74,8 +75,13 @@ def modules() -> dict[str, Path]:
 MODULES = modules()
 
 
-def imports(path: Path) -> Iterator[str]:
-    """The modules that a file imports, also within functions."""
+@functools.cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the modules that a file imports, also within functions."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -195,6 +201,39 @@ def test_rooms_are_few_and_have_no_circles() -> None:
     assert {path.stem for path in (SOURCES / "lazaretto").glob("*.py")} == {
         "__init__", "__main__", "api", "errors",
     }  # fmt: skip
+
+
+def circles() -> list[list[str]]:
+    """Return the modules that import each other in a circle, for types or at run time.
+
+    A package's own module, which says what is public, is no member.
+    """
+    graph = {
+        module: {target for target in imports(path) if target in MODULES and target != module}
+        for module, path in MODULES.items()
+        if path.name != "__init__.py"
+    }
+    reach = {module: _reached(graph, module) for module in graph}
+    groups = {
+        frozenset(other for other in reach[module] if module in reach[other])
+        for module in graph
+        if module in reach[module]
+    }
+    return [sorted(group) for group in groups]
+
+
+def _reached(graph: dict[str, set[str]], module: str) -> set[str]:
+    reached: set[str] = set()
+    ahead = [*graph[module]]
+    while ahead:
+        if (target := ahead.pop()) not in reached:
+            reached.add(target)
+            ahead += graph.get(target, ())
+    return reached
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circles() == [], "name what one needs of the other in a Protocol beside it, or move it"
 
 
 def test_every_module_says_its_job() -> None:

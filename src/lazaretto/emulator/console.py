@@ -8,9 +8,9 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.routing import Mount
 
-from lazaretto.emulator.control import CONSOLE
 from lazaretto.emulator.namespaces import OpenNamespace
 from lazaretto.engine.log import actor_name, user_name
+from lazaretto.servicebus.http import CONSOLE
 from lazaretto.serving.http import Application
 from lazaretto.web import Access, Grant, Identity, Role
 from lazaretto.web.app import web_app

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from lazaretto.emulator.namespaces import FIRST, OpenNamespace, label_of
+from lazaretto.emulator.namespaces import FIRST, EmulatedNamespaces, OpenNamespace, label_of
 from lazaretto.model.clock import iso
 from lazaretto.model.loopback import host_name
 from lazaretto.servicebus.atom.application import admit
@@ -18,18 +18,15 @@ from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
 from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
-from lazaretto.servicebus.http import CONTROL
+from lazaretto.servicebus.http import CONSOLE, CONTROL
 from lazaretto.servicebus.signatures import Right, policy_of
 from lazaretto.serving.http import Receive, Scope, Send, seat_of
 
 if TYPE_CHECKING:
     from lazaretto.emulator.console import ConsoleDesk
-    from lazaretto.emulator.server import Emulator
 
 _log = logging.getLogger("lazaretto.emulator")
 _LARGEST: Final = 64 << 10
-#: Where the pages for people begin.
-CONSOLE: Final = f"{CONTROL}/console"
 #: Names the namespace whose pages a browser has asked for last.
 _COOKIE: Final = "lazaretto-namespace"
 #: Fields of a query: the pages have many.
@@ -60,11 +57,20 @@ class ControlRequest(msgspec.Struct):
 
 
 class Control:
-    """Answers those who run tests. `consoles`: the pages for people; None: there are none."""
+    """Answers those who run tests.
 
-    def __init__(self, emulator: Emulator, consoles: ConsoleDesk | None) -> None:
-        self._emulator = emulator
-        self._namespaces = emulator.namespaces
+    `connection_string`: how clients connect to a namespace. `consoles`: the pages for people; None: there are
+    none.
+    """
+
+    def __init__(
+        self,
+        namespaces: EmulatedNamespaces,
+        connection_string: Callable[[str], str],
+        consoles: ConsoleDesk | None,
+    ) -> None:
+        self._namespaces = namespaces
+        self._connection_string = connection_string
         self._consoles = consoles
         self._verbs: Mapping[tuple[str, str], Callable[[ControlRequest], Awaitable[Any]]] = {
             ("GET", "namespaces"): self._list,
@@ -160,7 +166,7 @@ class Control:
         return await self._tell_time(request)
 
     def _described(self, name: str) -> dict[str, str]:
-        return {"name": name, "connection_string": self._emulator.connection_string(name)}
+        return {"name": name, "connection_string": self._connection_string(name)}
 
 
 def _remembering(send: Send, name: str) -> Send:

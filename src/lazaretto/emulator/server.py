@@ -15,7 +15,8 @@ from lazaretto.emulator.template import Template
 from lazaretto.model.clock import MovableClock
 from lazaretto.model.limits import Tier
 from lazaretto.servicebus.limits import DoorLimits
-from lazaretto.servicebus.server import Door, check_address, listen
+from lazaretto.servicebus.listening import check_address, listen
+from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import ROOT_POLICY, AccessPolicy, connection_string
 from lazaretto.serving.guard import Guard
 
@@ -105,7 +106,7 @@ def _control(emulator: Emulator, options: EmulatorOptions) -> Control | None:
         from lazaretto.emulator.console import ConsoleDesk
 
         consoles = ConsoleDesk(options.host, options.host_names)
-    return Control(emulator, consoles)
+    return Control(emulator.namespaces, emulator.connection_string, consoles)
 
 
 def _policies_of(options: EmulatorOptions, name: str) -> list[AccessPolicy]:

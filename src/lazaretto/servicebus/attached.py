@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,7 +15,7 @@ from lazaretto.broker.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.presence import AMQP_CLIENT
-from lazaretto.servicebus.amqp import AmqpError, Link, Session
+from lazaretto.servicebus.amqp import AmqpError, Link
 from lazaretto.servicebus.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED
 from lazaretto.servicebus.amqp.events import (
     CreditChanged,
@@ -27,20 +27,18 @@ from lazaretto.servicebus.amqp.events import (
     MessageRefused,
     SessionEnded,
 )
+from lazaretto.servicebus.amqp.link import LinkSession
 from lazaretto.servicebus.amqp.performatives import Coordinator, Source, Target
 from lazaretto.servicebus.amqp.values import Described
 from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of
 from lazaretto.servicebus.browser import COPY, Browser
 from lazaretto.servicebus.consumer import Consumer
-from lazaretto.servicebus.nodes import Replies, Requests, is_node, without_node
+from lazaretto.servicebus.nodes import Coordination, Replies, Requests, is_node, without_node
 from lazaretto.servicebus.order import ALL, Order
 from lazaretto.servicebus.producer import Producer
+from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.signatures import Right, Unauthorized, entity_of
 from lazaretto.servicebus.temporary import Temporary
-from lazaretto.servicebus.transactions import Coordination
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.peer import Peer
 
 T = TypeVar("T")
 
@@ -65,12 +63,12 @@ _TICKS_IN_1970: Final = 621_355_968_000_000_000
 class Attached:
     """The links that a client has attached, and those that are being attached."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._links: dict[Link, Producer | Consumer | Browser | Requests | Replies | Coordination] = {}
         self._attaching: dict[Link, asyncio.Task[Any]] = {}
-        self._orders: dict[Session, Order] = {}
-        self._temporary = Temporary(peer)
+        self._orders: dict[LinkSession, Order] = {}
+        self._temporary = Temporary(client)
         #: Links that were detached, until they have let go of what they held.
         self._ending: set[Consumer] = set()
         #: What is done about events of links.
@@ -109,43 +107,43 @@ class Attached:
         return self._orders.setdefault(link.session, Order())
 
     def _attach(self, event: LinkAttached) -> None:
-        self._attaching[event.link] = self._peer.start(self._answer_attach(event.link))
+        self._attaching[event.link] = self._client.start(self._answer_attach(event.link))
 
     async def _answer_attach(self, link: Link) -> None:
         try:
             await self.order(link).turn(ALL)
-            await self._peer.entered()
-            self._peer.door.guard.refuse_new_work()
+            await self._client.entered()
+            self._client.door.guard.refuse_new_work()
             await self._temporary.make(link)
             if link.sends:
                 await self._attach_receiver(link)
             else:
                 await self._attach_sender(link)
         except LazarettoError as error:
-            link.session.refuse(link, condition_of(error), description_of(error, self._peer.grants.sees))
+            link.session.refuse(link, condition_of(error), description_of(error, self._client.grants.sees))
         finally:
             self._attaching.pop(link, None)
-        self._peer.flush()
+        self._client.flush()
 
     async def _attach_sender(self, link: Link) -> None:
         """Attach a link on which the client sends."""
         if isinstance(link.target, Coordinator):
-            coordination = self._links[link] = Coordination(self._peer, link)
-            link.session.accept(link, max_message_size=self._peer.door.limits.partial_size)
+            coordination = self._links[link] = Coordination(self._client, link)
+            link.session.accept(link, max_message_size=self._client.door.limits.partial_size)
             coordination.intake.open()
             return
         name = entity_of(link.target.address if link.target is not None else None)
         if is_node(name):
-            requests = self._links[link] = Requests(self._peer, link, name)
-            link.session.accept(link, max_message_size=self._peer.door.limits.partial_size)
+            requests = self._links[link] = Requests(self._client, link, name)
+            link.session.accept(link, max_message_size=self._client.door.limits.partial_size)
             requests.intake.open()
             return
-        self._peer.grants.require(name, Right.SEND)
-        size = await self._peer.door.size_of_messages(name)
+        self._client.grants.require(name, Right.SEND)
+        size = await self._client.door.size_of_messages(name)
         destination = _destination_of(link)
         if destination is not None:
-            self._peer.grants.require(destination, Right.SEND)
-        producer = Producer(self._peer, link, name, destination)
+            self._client.grants.require(destination, Right.SEND)
+        producer = Producer(self._client, link, name, destination)
         self._links[link] = producer
         link.session.accept(link, max_message_size=size)
         producer.intake.open()
@@ -158,14 +156,14 @@ class Attached:
             self._links[link] = Replies(link, name, _address(link.target))
             link.session.accept(link)
             return
-        self._peer.grants.require(name, Right.LISTEN)
+        self._client.grants.require(name, Right.LISTEN)
         session = _session_of(source)
         if source.distribution_mode == COPY:
             await self._attach_browser(link, name, session)
             return
-        options = await self._peer.door.check_receivable(name, of_session=session is not None)
+        options = await self._client.door.check_receivable(name, of_session=session is not None)
         deletes = link.snd_settle_mode == _RECEIVE_AND_DELETE
-        receiver = self._peer.door.broker.receiver(
+        receiver = self._client.door.broker.receiver(
             name, mode="receive_and_delete" if deletes else "peek_lock", session=session
         )
         properties, filters = {}, source.filter
@@ -181,10 +179,10 @@ class Attached:
             link, source=msgspec.structs.replace(source, filter=filters), properties=properties
         )
         if link.attached:
-            introduce(receiver, name, AMQP_CLIENT, self._peer.name_on(name))
+            introduce(receiver, name, AMQP_CLIENT, self._client.name_on(name))
             in_main = EntityPath.parse(name).subqueue is Subqueue.MAIN
             blames = options.blame_clients and in_main and not deletes
-            self._links[link] = Consumer(self._peer, link, name, receiver, deletes=deletes, blames=blames)
+            self._links[link] = Consumer(self._client, link, name, receiver, deletes=deletes, blames=blames)
         else:
             await receiver.close()
 
@@ -196,10 +194,10 @@ class Attached:
                 f"expected a source of the distribution mode {COPY} without a session, got one with it: "
                 "this server shows the messages of all sessions",
             )
-        await self._peer.door.broker.queue(EntityPath.parse(name).queue)
+        await self._client.door.broker.queue(EntityPath.parse(name).queue)
         link.session.accept(link)
         if link.attached:
-            self._links[link] = Browser(self._peer, link, name)
+            self._links[link] = Browser(self._client, link, name)
 
     async def _await_ending(self, path: str) -> None:
         """Wait for links that were detached: a client may ask for a session again at once."""
@@ -226,14 +224,14 @@ class Attached:
         held = self._links.pop(link, None)
         if isinstance(held, Consumer):
             held.lose() if lost else held.detach()
-            self._peer.trials.give_up(held)
-            self._peer.trials.settled()
+            self._client.trials.give_up(held)
+            self._client.trials.settled()
             self._ending.add(held)
             held.closed.add_done_callback(lambda _: self._ending.discard(held))
         elif isinstance(held, Browser):
             held.detach()
         elif isinstance(held, Coordination):
-            self._peer.transactions.drop(link)
+            self._client.transactions.drop(link)
         self._temporary.end(link)
 
     def _end_session(self, event: SessionEnded) -> None:
@@ -271,7 +269,7 @@ class Attached:
         for link, held in list(self._links.items()):
             if isinstance(held, _Entities):
                 try:
-                    self._peer.grants.require(
+                    self._client.grants.require(
                         held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN
                     )
                 except Unauthorized as error:
@@ -295,7 +293,7 @@ class Attached:
 
     def drop_all(self, *, lost: bool = False) -> None:
         """Forget all links. `lost`: their client is gone without a goodbye."""
-        self._peer.trials.end()
+        self._client.trials.end()
         for link in [*self._links, *self._attaching]:
             self.drop(link, lost=lost)
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.servicebus.amqp import Link
 from lazaretto.servicebus.answers import condition_of, description_of
 from lazaretto.servicebus.conversions import encode_message
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.peer import Peer
+from lazaretto.servicebus.server import Client
 
 #: The distribution mode of a source whose messages stay where they are.
 COPY: Final = "copy"
@@ -25,8 +23,8 @@ class Browser:
     What comes when all was shown is shown with the next credit.
     """
 
-    def __init__(self, peer: Peer, link: Link, path: str) -> None:
-        self._peer = peer
+    def __init__(self, client: Client, link: Link, path: str) -> None:
+        self._client = client
         self._link = link
         self.path = path
         self._next = 0
@@ -36,7 +34,7 @@ class Browser:
     def look(self) -> None:
         """Show what the client has credit for."""
         if self._task is None or self._task.done():
-            self._task = self._peer.start(self._show())
+            self._task = self._client.start(self._show())
 
     def look_anew(self) -> None:
         """Begin again with the first message: the entity at the path is another one now."""
@@ -51,14 +49,14 @@ class Browser:
     async def _show(self) -> None:
         link = self._link
         try:
-            while link.attached and link.credit > 0 and not self._peer.paused:
+            while link.attached and link.credit > 0 and not self._client.paused:
                 most = min(link.credit, _MOST_AT_ONCE)
-                messages = await self._peer.door.settler(self.path).peek(most, self._next)
+                messages = await self._client.door.settler(self.path).peek(most, self._next)
                 for one in messages[: link.credit]:
                     payload = encode_message(one, locked_until=one.locked_until_micros, state=one.state)
                     link.session.transfer(link, payload, b"", settled=True)
                     self._next = one.sequence_number + 1
-                self._peer.flush()
+                self._client.flush()
                 if not messages:
                     break
             if link.attached and link.drain:
@@ -66,4 +64,4 @@ class Browser:
         except (LazarettoError, OSError) as error:
             if not isinstance(error, BrokerClosed):
                 link.session.detach(link, condition_of(error), description_of(error))
-        self._peer.flush()
+        self._client.flush()

@@ -26,13 +26,13 @@ from lazaretto.servicebus.answers import (
 )
 from lazaretto.servicebus.conversions import encode_message
 from lazaretto.servicebus.order import BEFORE_RECEIVING, Kind
+from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.transactions import in_transaction
 from lazaretto.servicebus.trials import ClientWork
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from lazaretto.servicebus.peer import Peer
 
 #: Messages that are received at once for one link.
 MOST_AT_ONCE: Final = 200
@@ -44,35 +44,35 @@ class Consumer:
     """Hands messages over as the client gives credit, and nothing beyond that."""
 
     def __init__(
-        self, peer: Peer, link: Link, path: str, receiver: AsyncReceiver, *, deletes: bool, blames: bool
+        self, client: Client, link: Link, path: str, receiver: AsyncReceiver, *, deletes: bool, blames: bool
     ) -> None:
-        self._peer = peer
+        self._client = client
         self._link = link
         self.path = path
         self.receiver = receiver
         self.deletes = deletes
         self._gone = False
-        self._order = peer.links.order(link)
+        self._order = client.links.order(link)
         self._changed = asyncio.Event()
         self._waiting: asyncio.Task[list[ReceivedMessage]] | None = None
         self._spare: list[ReceivedMessage] = []
         self._receiving = Receiving(receiver)
-        self._trials = peer.trials
+        self._trials = client.trials
         #: What its client works on, if that is to tell whom a lost connection is charged to.
         self._work: ClientWork | None = None
         #: What it worked on and what it had not begun when the connection was lost.
         self._lost: tuple[list[ReceivedMessage], list[ReceivedMessage]] | None = None
         if blames:
-            self._work = ClientWork(peer.door.widths.get(path, 0))
+            self._work = ClientWork(client.door.widths.get(path, 0))
             choose_suspects(receiver, self)
         #: For how many messages the store is asked that no task awaits.
         self._asked = 0
         #: Done once the receiver is closed, and its session free.
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = peer.start(self._serve())
+        self._task = client.start(self._serve())
         # A task that is cancelled before it begins runs nothing of its own.
-        self._task.add_done_callback(lambda _: peer.start(self._close()))
-        self._keeping = None if receiver.session_id is None else peer.start(self._keep_session())
+        self._task.add_done_callback(lambda _: client.start(self._close()))
+        self._keeping = None if receiver.session_id is None else client.start(self._keep_session())
 
     @property
     def name(self) -> str:
@@ -130,7 +130,7 @@ class Consumer:
     def detach(self) -> None:
         """Stop handing over, and let the session go. Locks of messages stay with the client."""
         if self._work is not None:
-            widths = self._peer.door.widths
+            widths = self._client.door.widths
             widths[self.path] = max(self._work.width, widths.get(self.path, 0))
         self._gone = True
         self._task.cancel()
@@ -146,16 +146,16 @@ class Consumer:
                 if self._full and self._link.drain and not self._asked:
                     # The client waits to hear that no more come.
                     self._link.session.finish_drain(self._link)
-                    self._peer.flush()
+                    self._client.flush()
                 if self._room <= 0 or self._asked:
                     await self._changed.wait()
         except (LazarettoError, OSError) as error:
             if not isinstance(error, BrokerClosed):
                 self._link.session.detach(self._link, condition_of(error), description_of(error))
-                self._peer.flush()
+                self._client.flush()
         except Exception as error:
             self._fail(error)
-            self._peer.flush()
+            self._client.flush()
 
     async def _close(self) -> None:
         try:
@@ -169,40 +169,40 @@ class Consumer:
 
     async def _lose(self, working: list[ReceivedMessage], waiting: list[ReceivedMessage]) -> None:
         """End what the client held whose connection is lost."""
-        door, together = self._peer.door, False
+        door, together = self._client.door, False
         if any(message.suspect for message in working):
-            together = await door.losses.others(self._peer.grants.address, self._peer)
+            together = await door.losses.others(self._client.grants.address, self._client)
         await lose_client(door.broker, self.path, working, waiting, together=together)
 
     def _fail(self, error: Exception) -> None:
         """Detach the link for a fault: whoever waits on a link that is dead waits forever."""
-        self._peer.log_fault(error)
+        self._client.log_fault(error)
         self._link.session.detach(self._link, INTERNAL, description_of(error))
 
     @property
     def _room(self) -> int:
         """How many messages the client can have now."""
-        if self._peer.paused or self._trials.blocks(self):
+        if self._client.paused or self._trials.blocks(self):
             return 0
-        return min(self._link.credit, self._peer.door.limits.unsettled - self._link.unsettled)
+        return min(self._link.credit, self._client.door.limits.unsettled - self._link.unsettled)
 
     @property
     def _full(self) -> bool:
         """Whether the client asks for more and has all the messages that it may have."""
         link = self._link
-        return link.attached and link.credit > 0 and link.unsettled >= self._peer.door.limits.unsettled
+        return link.attached and link.credit > 0 and link.unsettled >= self._client.door.limits.unsettled
 
     async def _keep_session(self) -> None:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
         session, until = self.receiver.session_id, self.receiver.session_locked_until
         while until is not None:
-            left = (until - self._peer.door.now()).total_seconds()
-            await self._peer.door.sleep(max(left / 2 if self.deletes else left + 0.01, _SOON))
+            left = (until - self._client.door.now()).total_seconds()
+            await self._client.door.sleep(max(left / 2 if self.deletes else left + 0.01, _SOON))
             until = await self._session_locked_until()
         link = self._link
         lost = SessionLockLost(f"the lock on session {session!r} expired")
         link.session.detach(link, condition_of(lost), description_of(lost))
-        self._peer.flush()
+        self._client.flush()
         self._task.cancel()
 
     async def _session_locked_until(self) -> datetime | None:
@@ -213,9 +213,9 @@ class Consumer:
         if until is None or session is None:
             # Its receiver has lost it, or given it up.
             return None
-        if until <= self._peer.door.now():
+        if until <= self._client.door.now():
             # Another door may have renewed it.
-            joined = self._peer.door.broker.receiver(self.path)
+            joined = self._client.door.broker.receiver(self.path)
             try:
                 await joined.join_session(session, self._link.name)
             except LazarettoError:
@@ -232,14 +232,14 @@ class Consumer:
         # What the client said before may bring back messages that come before those that there are.
         self._asked = 0 if self._order.blocks(BEFORE_RECEIVING) else min(self._room, MOST_AT_ONCE)
         if self._asked > 0 and self.alive:
-            self._peer.begin()
+            self._client.begin()
             self._receiving.receive(self._asked, self._take)
         else:
             self._asked = 0
 
     def _take(self, messages: list[ReceivedMessage] | None, error: BaseException | None) -> None:
         """Hand over what there was. If that is not all that was asked for, a task waits for more."""
-        self._peer.end()
+        self._client.end()
         asked, self._asked = self._asked, 0
         self._spare += messages or ()
         if not self._spare:
@@ -251,22 +251,22 @@ class Consumer:
             self._task.cancel()
         if self._spare and not self.deletes:
             back, self._spare = self._spare, []
-            self._peer.begin()
+            self._client.begin()
             done = functools.partial(self._given_back, self._order.begin(Kind.CHANGE))
-            self._peer.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), done)
+            self._client.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), done)
         if messages and len(messages) == asked and not self._link.drain:
             self._ask()
         if not self._asked:
             # What went wrong here meets the task too.
             self._changed.set()
-        self._peer.flush()
+        self._client.flush()
 
     def _given_back(self, number: int, _: object, error: BaseException | None) -> None:
         """Hear how it went to give messages back. If it cannot be done, their locks expire."""
-        self._peer.end()
+        self._client.end()
         self._order.end(number)
         if error is not None and not isinstance(error, LazarettoError):
-            self._peer.log_fault(error)
+            self._client.log_fault(error)
 
     def _offer(self) -> bool:
         """Hand over what was received, as far as there is credit; return whether it was any."""
@@ -307,7 +307,7 @@ class Consumer:
             await self.receiver.release(back)
         if drains and link.attached and link.drain and not handed_over:
             link.session.finish_drain(link)
-        self._peer.flush()
+        self._client.flush()
 
     def _hand_over(self, messages: Sequence[ReceivedMessage]) -> None:
         link = self._link
@@ -354,7 +354,7 @@ class Consumer:
             wanted = settlement_of(state)
             if wanted is None:
                 return
-            work = self._peer.transactions.enlist(state.txn_id, self.path)
+            work = self._client.transactions.enlist(state.txn_id, self.path)
             work.settle([delivery.context for delivery in deliveries], wanted)
         except LazarettoError as error:
             answer = rejected(error)
@@ -367,11 +367,11 @@ class Consumer:
             self._answer(deliveries, rejected(error), settled)
             return
         if wanted is not None:
-            self._peer.begin()
+            self._client.begin()
             number = self._order.begin(Kind.COMPLETE if wanted.verb is Verb.COMPLETE else Kind.CHANGE)
             done = functools.partial(self._settled, deliveries, state, settled, number)
             messages = [one.context for one in deliveries]
-            begin = functools.partial(self._peer.door.begin_to_settle, self.path, messages, wanted, done)
+            begin = functools.partial(self._client.door.begin_to_settle, self.path, messages, wanted, done)
             self._order.when_due(number, begin)
 
     def _settled(
@@ -384,7 +384,7 @@ class Consumer:
         error: BaseException | None,
     ) -> None:
         """Confirm a settlement, now that it is on disk, or tell why it cannot be."""
-        self._peer.end()
+        self._client.end()
         self._order.end(number)
         if isinstance(error, SettlementError) and len(deliveries) > 1:
             # One lost lock must not keep the others from being settled.
@@ -394,7 +394,7 @@ class Consumer:
             self._answer(deliveries, echo(state), settled)
         else:
             if not isinstance(error, LazarettoError):
-                self._peer.log_fault(error)
+                self._client.log_fault(error)
             # Who is not told would wait until its own time is over.
             self._answer(deliveries, rejected(error), settled)
 
@@ -404,7 +404,7 @@ class Consumer:
         # A client with all the messages that it may have can have more now.
         self._changed.set()
         self._trials.settled()
-        self._peer.flush_soon()
+        self._client.flush_soon()
 
 
 def _without_error(outcome: Outcome | None) -> Outcome | None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lazaretto.servicebus import web_socket
 from lazaretto.servicebus.atom import Administration
 from lazaretto.servicebus.rest import Messages, wish_of
+from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import policy_of
 from lazaretto.serving.http import Application, HttpServer, Receive, Scope, Send
 
-if TYPE_CHECKING:
-    from lazaretto.servicebus.server import Door
-
-
 #: Where an emulator is controlled: no queue can have such a name.
 CONTROL: Final = "/$emulator"
+#: Where its pages for people begin.
+CONSOLE: Final = f"{CONTROL}/console"
 
 
 def http_server(door: Door, control: Application | None = None) -> HttpServer:

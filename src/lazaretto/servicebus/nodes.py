@@ -1,28 +1,37 @@
-"""The nodes that a client asks something: `$cbs` for its tokens, `$management` of each entity."""
+"""Links on which a client asks something: `$cbs` takes its tokens, `$management` is each entity's, and a
+coordinator commits its transactions.
+"""
 
 from __future__ import annotations
 
 import secrets
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lazaretto.errors import LazarettoError
 from lazaretto.servicebus import requests
-from lazaretto.servicebus.amqp import Link, Section, Sections
-from lazaretto.servicebus.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
+from lazaretto.servicebus.amqp import DecodeError, Link, Section, Sections
+from lazaretto.servicebus.amqp.composites import encode_composite, parse
+from lazaretto.servicebus.amqp.conditions import RESOURCE_LIMIT_EXCEEDED, TRANSACTION_ROLLBACK
 from lazaretto.servicebus.amqp.events import MessageReceived
-from lazaretto.servicebus.amqp.performatives import TransactionalState
+from lazaretto.servicebus.amqp.performatives import (
+    Accepted,
+    Declare,
+    Declared,
+    Discharge,
+    Error,
+    Rejected,
+    TransactionalState,
+)
 from lazaretto.servicebus.amqp.sections import Properties
 from lazaretto.servicebus.amqp.session import ACCEPTED
-from lazaretto.servicebus.answers import condition_of, description_of, status_of
+from lazaretto.servicebus.answers import condition_of, description_of, rejected, status_of
 from lazaretto.servicebus.intake import Intake
 from lazaretto.servicebus.order import Kind, Order
 from lazaretto.servicebus.replies import TRACKING_ID, Answer, encode_answer
+from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.signatures import entity_of, policy_of
-from lazaretto.servicebus.transactions import in_transaction
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.peer import Peer
+from lazaretto.servicebus.transactions import Work, in_transaction
 
 _TOKENS: Final = "$cbs"
 _MANAGEMENT: Final = "/$management"
@@ -71,8 +80,8 @@ class Replies:
 class Requests:
     """A link on which requests to a node come."""
 
-    def __init__(self, peer: Peer, link: Link, node: str) -> None:
-        self._peer = peer
+    def __init__(self, client: Client, link: Link, node: str) -> None:
+        self._client = client
         self._link = link
         self._node = node
         self.intake = Intake(link, _CREDIT)
@@ -84,10 +93,10 @@ class Requests:
             state = ACCEPTED if transaction is None else in_transaction(transaction)
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
         self.intake.top_up()
-        order = self._peer.links.order(self._link)
+        order = self._client.links.order(self._link)
         number = order.begin(Kind.REQUEST)
         order.when_due(
-            number, lambda: self._peer.start(self._answer(event.payload, transaction, order, number))
+            number, lambda: self._client.start(self._answer(event.payload, transaction, order, number))
         )
 
     async def _answer(self, payload: bytes, transaction: bytes | None, order: Order, number: int) -> None:
@@ -102,39 +111,106 @@ class Requests:
                 order.end(number)
         except Exception as error:
             if not isinstance(error, LazarettoError):
-                self._peer.log_fault(error)
+                self._client.log_fault(error)
             condition = condition_of(error)
-            text = description_of(error, self._peer.grants.sees)
+            text = description_of(error, self._client.grants.sees)
             said = Answer(status_of(condition), text, None, condition)
         reply = encode_answer(said, properties.message_id, tracking, token=self._node == _TOKENS)
         replies = self._replies_to(properties.reply_to)
         if replies is not None and not replies.add(reply):
             text = f"expected credit for answers, of which {_MOST_REPLIES} wait"
             replies.link.session.detach(replies.link, RESOURCE_LIMIT_EXCEEDED, text)
-            self._peer.links.drop(replies.link)
-        self._peer.flush()
+            self._client.links.drop(replies.link)
+        self._client.flush()
 
     async def _said(self, sections: Sections, transaction: bytes | None) -> Answer:
         body = (sections.body() or [None])[0]
         properties = sections.mapping(Section.APPLICATION_PROPERTIES)
         if self._node == _TOKENS:
             audience = str(properties.get("name") or "")
-            await self._peer.enter(policy_of(str(body)))
-            await self._peer.grants.take_token(str(body), audience)
+            await self._client.enter(policy_of(str(body)))
+            await self._client.grants.take_token(str(body), audience)
             # Only who has a right to know is told what is not there.
             entity = without_node(entity_of(audience))
             if entity and not entity.startswith("$"):
-                await self._peer.door.check_exists(entity)
+                await self._client.door.check_exists(entity)
             return Answer(202, "Accepted")
         path = without_node(self._node)
         given = body if isinstance(body, dict) else {}
-        work = None if transaction is None else self._peer.transactions.enlist(transaction, path)
-        return await requests.answer(requests.Request(self._peer, path, properties, given, work))
+        work = None if transaction is None else self._client.transactions.enlist(transaction, path)
+        return await requests.answer(requests.Request(self._client, path, properties, given, work))
 
     def _replies_to(self, address: str | None) -> Replies | None:
         """Return the link that an answer goes to: the named one, else one of the same session."""
-        links = list(self._peer.links.held(Replies))
+        links = list(self._client.links.held(Replies))
         named = (one for one in links if address is not None and one.address == address)
         session = self._link.session
         near = (one for one in links if one.link.session is session and one.node == self._node)
         return next(named, None) or next(near, None)
+
+
+class Coordination:
+    """A link on which a client declares and discharges transactions."""
+
+    def __init__(self, client: Client, link: Link) -> None:
+        self._client = client
+        self._link = link
+        self.intake = Intake(link, _CREDIT)
+
+    def take(self, event: MessageReceived) -> None:
+        """Declare or discharge, in the order in which the client asks."""
+        self.intake.top_up()
+        number = event.delivery_id
+        try:
+            asked = _asked(event.payload)
+            if isinstance(asked, Declare):
+                declared = Declared(self._declare())
+                self._answer(number, encode_composite(declared))
+                return
+        except LazarettoError as error:
+            self._answer(number, rejected(error))
+            return
+        order = self._client.links.order(self._link)
+        place = order.begin(Kind.REQUEST)
+        # What the client has said before may be part of it.
+        order.when_due(place, lambda: self._client.start(self._discharge(number, asked, order, place)))
+
+    def _declare(self) -> bytes:
+        door = self._client.door
+        return self._client.transactions.declare(self._link, door.limits, door.promises)
+
+    async def _discharge(self, number: int, asked: Discharge, order: Order, place: int) -> None:
+        state = encode_composite(Accepted())
+        try:
+            work = self._client.transactions.take(asked.txn_id)
+            if not asked.fail:
+                work.refuse_over()
+                state = await self._commit(work)
+        except LazarettoError as error:
+            state = rejected(error)
+        finally:
+            order.end(place)
+        self._answer(number, state)
+        self._client.flush()
+
+    async def _commit(self, work: Work) -> bytes:
+        try:
+            await work.commit(self._client.door.broker.transaction())
+        except Exception as error:
+            if not isinstance(error, LazarettoError):
+                self._client.log_fault(error)
+            return encode_composite(Rejected(Error(TRANSACTION_ROLLBACK, description_of(error))))
+        return encode_composite(Accepted())
+
+    def _answer(self, number: int, state: bytes) -> None:
+        self._link.session.settle(number, number, state)
+
+
+def _asked(payload: bytes) -> Declare | Discharge:
+    part = Sections(payload).get(Section.VALUE)
+    if part is None:
+        raise DecodeError("expected a message to the coordinator to hold a value, got none")
+    asked, _ = parse(payload, part.value)
+    if not isinstance(asked, Declare | Discharge):
+        raise DecodeError(f"expected declare or discharge, got {type(asked).__name__}")
+    return asked

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from lazaretto.errors import LazarettoError
 from lazaretto.servicebus.amqp import Connection
@@ -23,14 +23,12 @@ from lazaretto.servicebus.attached import Attached
 from lazaretto.servicebus.browser import Browser
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Unauthorized, name_of_login
 from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials
 from lazaretto.servicebus.watch import Watch
 from lazaretto.serving.guard import Seat
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.server import Door
 
 T = TypeVar("T")
 
@@ -67,7 +65,7 @@ class Peer(asyncio.Protocol):
         #: What the client has said of the namespace that it means.
         self._host = self._key_name = ""
         self._entering: asyncio.Task[None] | None = None
-        self.transactions = Transactions(self)
+        self.transactions = Transactions(lambda link: self.links.entities_beside(link))
         self._watch = Watch(door.limits, self.last_sent)
         #: What the last list of sessions was of, with where the next page begins, and its last session.
         self.last_listed: tuple[tuple[str, int, int], str] | None = None
@@ -84,7 +82,7 @@ class Peer(asyncio.Protocol):
         #: When to say again that this end is there, to a client that waits only a short time for it.
         self._beating: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
-        self.links = Attached(self)
+        self.links: Attached = Attached(self)
         self.trials = Trials(lambda: self.links.held(Consumer), door.claims)
         self._on: dict[type[Event], Callable[[Any], None]] = {
             SaslStarted: self._start_sasl,

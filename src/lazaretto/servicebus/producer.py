@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from lazaretto.aio.posting import Posting
 from lazaretto.errors import LazarettoError
@@ -15,10 +15,8 @@ from lazaretto.servicebus.answers import rejected
 from lazaretto.servicebus.conversions import messages_of
 from lazaretto.servicebus.intake import Intake
 from lazaretto.servicebus.order import Kind, Order
+from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.transactions import in_transaction
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.peer import Peer
 
 #: Messages that a client may have sent and not seen answered, on one link.
 _CREDIT: Final = 1_000
@@ -27,14 +25,14 @@ _CREDIT: Final = 1_000
 class Producer:
     """Sends what comes on a link, and answers when it is stored."""
 
-    def __init__(self, peer: Peer, link: Link, path: str, destination: str | None) -> None:
-        self._peer = peer
+    def __init__(self, client: Client, link: Link, path: str, destination: str | None) -> None:
+        self._client = client
         self._link = link
         self.path = path
         #: Where messages go, and the queue that they pass through if they do not stay in it.
         self._to = destination or path
         self._via = None if destination is None else path
-        self._posting = Posting(peer.door.broker.sender(self._to, via=self._via))
+        self._posting = Posting(client.door.broker.sender(self._to, via=self._via))
         self.intake = Intake(link, _CREDIT)
 
     def take(self, event: MessageReceived) -> None:
@@ -50,15 +48,15 @@ class Producer:
         state = in_transaction(transaction)
         try:
             messages = messages_of(event.payload, event.message_format)
-            self._peer.transactions.enlist(transaction, self.path).send(self._to, self._via, messages)
+            self._client.transactions.enlist(transaction, self.path).send(self._to, self._via, messages)
         except LazarettoError as error:
             state = rejected(error)
         if not event.settled:
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
 
     def _store(self, event: MessageReceived) -> None:
-        self._peer.begin(len(event.payload))
-        order = self._peer.links.order(self._link)
+        self._client.begin(len(event.payload))
+        order = self._client.links.order(self._link)
         number = order.begin(Kind.CHANGE)
         done = functools.partial(self._stored, event, order, number)
         try:
@@ -74,9 +72,9 @@ class Producer:
         """Answer, now that a message is stored or cannot be."""
         order.end(number)
         if error is not None and not isinstance(error, LazarettoError):
-            self._peer.log_fault(error)
+            self._client.log_fault(error)
         if not event.settled:
             state = ACCEPTED if error is None else rejected(error)
             self._link.session.settle(event.delivery_id, event.delivery_id, state)
-        self._peer.end(len(event.payload))
-        self._peer.flush_soon()
+        self._client.end(len(event.payload))
+        self._client.flush_soon()

@@ -6,11 +6,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final, cast
 
 from lazaretto.servicebus.peer import Peer
+from lazaretto.servicebus.server import Door
 from lazaretto.serving.guard import Seat
 from lazaretto.serving.listener import TLS
 
 if TYPE_CHECKING:
-    from lazaretto.servicebus.server import Door
     from lazaretto.serving.http import HttpServer
 
 #: The first byte of clients that speak AMQP; anything else is HTTP.

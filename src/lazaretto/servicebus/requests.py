@@ -22,11 +22,11 @@ from lazaretto.servicebus.numbers import read_number, written_number
 from lazaretto.servicebus.replies import Answer
 from lazaretto.servicebus.residue import moment_of
 from lazaretto.servicebus.rules import described_rule, rule_of, subscription_of
+from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.signatures import Right
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncReceiver
-    from lazaretto.servicebus.peer import Peer
     from lazaretto.servicebus.transactions import Work
 
 #: Messages that one peek returns at most, and bytes after which it returns no more: clients ask again.
@@ -43,7 +43,7 @@ MOST_LISTED: Final = 1 << 30
 class Request(NamedTuple):
     """A request: of which peer, for which entity, with what. `work`: of its transaction, if it has one."""
 
-    peer: Peer
+    client: Client
     path: str
     properties: Mapping[Any, Any]
     body: Mapping[Any, Any]
@@ -51,7 +51,7 @@ class Request(NamedTuple):
 
     def actor(self, right: Right) -> str:
         """Return whom the audit log names: whoever has a right on the entity."""
-        return self.peer.grants.actor(self.path, right)
+        return self.client.grants.actor(self.path, right)
 
     def number(self, name: str) -> int:
         """Return a field that holds a number. Raises AmqpError."""
@@ -88,7 +88,7 @@ class Request(NamedTuple):
         Raises MessageLockLost; of a session whose lock is lost, SessionLockLost.
         """
         try:
-            return await self.peer.door.settler(self.path).messages_held(self.tokens())
+            return await self.client.door.settler(self.path).messages_held(self.tokens())
         except MessageLockLost:
             if self.session_id is not None:
                 await (await self.session()).get_session_state()
@@ -103,7 +103,7 @@ class Request(NamedTuple):
         if "session-id" in self.body:
             return _text(self.body["session-id"])
         link = self.properties.get("associated-link-name")
-        of_link = (one for one in self.peer.links.held(Consumer) if one.name == link)
+        of_link = (one for one in self.client.links.held(Consumer) if one.name == link)
         return next((one.receiver.session_id for one in of_link), None)
 
     async def session(self) -> AsyncReceiver:
@@ -121,7 +121,7 @@ class Request(NamedTuple):
         """Return a receiver that locks what it takes: with the session, if the request is about one."""
         session_id = self.session_id
         if session_id is None:
-            return self.peer.door.settler(self.path)
+            return self.client.door.settler(self.path)
         consumer = self._consumer(session_id)
         if consumer is not None and consumer.deletes:
             # What is deferred is taken under a lock also for a link that deletes what it takes.
@@ -132,7 +132,7 @@ class Request(NamedTuple):
         """Return the link of this connection that has a session of the entity."""
         of_entity = (
             one
-            for one in self.peer.links.held(Consumer)
+            for one in self.client.links.held(Consumer)
             if session_id is not None and one.path.lower() == self.path.lower()
         )
         return next((one for one in of_entity if one.receiver.session_id == session_id), None)
@@ -140,7 +140,7 @@ class Request(NamedTuple):
     async def _joined(self, session_id: str | None, link: object) -> AsyncReceiver:
         if session_id is None or not isinstance(link, str) or not link:
             raise SessionLockLost("expected the id of a session that this connection holds, got another")
-        receiver = self.peer.door.broker.receiver(self.path)
+        receiver = self.client.door.broker.receiver(self.path)
         await receiver.join_session(session_id, link)
         return receiver
 
@@ -153,7 +153,7 @@ async def _peek(request: Request) -> Answer:
     encoded: list[bytes] = []
     size, most = 0, min(_FIRST_PEEKED, limit)
     while most > 0:
-        found = await request.peer.door.settler(request.path).peek(most, start, session_id=session)
+        found = await request.client.door.settler(request.path).peek(most, start, session_id=session)
         for one in found:
             message = encode_message(one, locked_until=one.locked_until_micros, state=one.state, bare=bare)
             size += len(message)
@@ -170,7 +170,7 @@ async def _peek(request: Request) -> Answer:
 
 async def _renew_locks(request: Request) -> Answer:
     held = await request.held()
-    await request.peer.door.settler(request.path).renew_lock(held)
+    await request.client.door.settler(request.path).renew_lock(held)
     untils = [_milliseconds(one.locked_until) for one in held]
     return Answer(200, "OK", {"expirations": untils})
 
@@ -187,18 +187,18 @@ async def _schedule(request: Request) -> Answer:
     if request.work is not None:
         numbers = request.work.schedule(request.path, messages)
     else:
-        sent = await request.peer.door.broker.sender(request.path).send(messages)
+        sent = await request.client.door.broker.sender(request.path).send(messages)
         numbers = [written_number(number) for number in sent]
     return Answer(200, "OK", {"sequence-numbers": numbers})
 
 
 async def _cancel(request: Request) -> Answer:
-    promises = request.peer.door.promises
+    promises = request.client.door.promises
     numbers = [promises.number_of(one) for one in request.numbers("sequence-numbers")]
     if request.work is not None:
         request.work.cancel(request.path, numbers)
     else:
-        await request.peer.door.broker.sender(request.path).cancel(numbers)
+        await request.client.door.broker.sender(request.path).cancel(numbers)
     return Answer(200, "OK")
 
 
@@ -250,7 +250,7 @@ async def _settle(request: Request) -> Answer:
     if request.work is not None:
         request.work.settle(held, settlement)
     else:
-        await request.peer.door.settle(request.path, held, settlement)
+        await request.client.door.settle(request.path, held, settlement)
     return Answer(200, "OK")
 
 
@@ -281,26 +281,26 @@ async def _list_sessions(request: Request) -> Answer:
     # The last moment of .NET, which means none, is later than any that Python has.
     since = None if after > LAST_MOMENT // 1000 else moment_of(after)
     # A client asks for one page after the other: the next one begins behind the last session of this one.
-    page, last = (request.path.lower(), after, skip), request.peer.last_listed
+    page, last = (request.path.lower(), after, skip), request.client.last_listed
     follows = skip > 0 and last is not None and last[0] == page
     behind, passed = (last[1], 0) if last is not None and follows else (None, skip)
     some: list[str] = []
     if top:
         most = min(passed + top, MOST_LISTED)
-        found = await request.peer.door.broker.sessions(
+        found = await request.client.door.broker.sessions(
             request.path, active=True, state_set_after=since, limit=most, after=behind
         )
         some = found[passed:]
     if not some:
         return Answer(204, "no sessions")
-    request.peer.last_listed = ((*page[:2], skip + len(some)), some[-1])
+    request.client.last_listed = ((*page[:2], skip + len(some)), some[-1])
     return Answer(200, "OK", {"skip": skip + len(some), "sessions-ids": some})
 
 
 async def _delete_messages(request: Request) -> Answer:
     count = min(request.number("message-count"), MOST_DELETED)
     before = request.body.get("enqueued-time-utc")
-    deleted = await request.peer.door.broker.delete_messages(
+    deleted = await request.client.door.broker.delete_messages(
         request.path,
         count,
         session_id=request.session_id,
@@ -315,7 +315,7 @@ async def _delete_messages(request: Request) -> Answer:
 async def _add_rule(request: Request) -> Answer:
     rule = rule_of(request.body.get("rule-name"), request.body.get("rule-description"))
     names = subscription_of(request.path)
-    await request.peer.door.broker.add_rule(*names, rule, actor=request.actor(Right.MANAGE))
+    await request.client.door.broker.add_rule(*names, rule, actor=request.actor(Right.MANAGE))
     return Answer(200, "OK")
 
 
@@ -324,12 +324,12 @@ async def _remove_rule(request: Request) -> Answer:
     if name is None:
         raise AmqpError(DECODE_ERROR, "expected rule-name to be text, got null")
     names = subscription_of(request.path)
-    await request.peer.door.broker.remove_rule(*names, name, actor=request.actor(Right.MANAGE))
+    await request.client.door.broker.remove_rule(*names, name, actor=request.actor(Right.MANAGE))
     return Answer(200, "OK")
 
 
 async def _enumerate_rules(request: Request) -> Answer:
-    found = await request.peer.door.broker.subscription(*subscription_of(request.path))
+    found = await request.client.door.broker.subscription(*subscription_of(request.path))
     skip, top = (max(request.number(name), 0) for name in ("skip", "top"))
     rules = sorted_rules(found.rules)[skip : skip + top]
     if not rules:
@@ -383,5 +383,5 @@ async def answer(request: Request) -> Answer:
         if name in _ALONE:
             raise AmqpError(NOT_ALLOWED, f"expected {name} outside of a transaction: it cannot be undone")
         request.work.refuse_over()
-    request.peer.grants.require(request.path, right)
+    request.client.grants.require(request.path, right)
     return await operation(request)

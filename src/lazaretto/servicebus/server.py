@@ -4,46 +4,41 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-import importlib.util
 import logging
-import ssl
 import time
-from collections.abc import AsyncIterator, Collection, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.aio.driver import Then
 from lazaretto.aio.posting import Settling, hold_for_clients
-from lazaretto.errors import BrokerClosed, EntityNotFound, InvalidOption, LazarettoError, NotAllowed
+from lazaretto.errors import BrokerClosed, EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.clock import Clock, SystemClock, to_datetime
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.limits import Tier
-from lazaretto.model.loopback import is_loopback
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.servicebus.amqp import Link
 from lazaretto.servicebus.answers import Settlement, verb_of
+from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.keys import Keys
 from lazaretto.servicebus.limits import DoorLimits
 from lazaretto.servicebus.losses import Losses
-from lazaretto.servicebus.peer import Peer
+from lazaretto.servicebus.order import Order
 from lazaretto.servicebus.promises import Promises
-from lazaretto.servicebus.reception import Newcomer
 from lazaretto.servicebus.signatures import AccessPolicy
+from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials
 from lazaretto.serving.guard import Guard
-from lazaretto.serving.listener import Listener
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from lazaretto.serving.http import Application, HttpServer
+T = TypeVar("T")
 
 _log = logging.getLogger("lazaretto.door")
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
-#: Seconds that requests over HTTP have to end when the server does.
-_GRACE: Final = 10.0
 
 
 #: Seconds after which deleted entities are looked for again if that has failed, and between two looks.
@@ -68,6 +63,118 @@ class Namespaces(Protocol):
 
     async def door_of(self, host: str, key_name: str) -> Door:
         """Return the door that clients mean who ask for a host and have a key of a name."""
+        ...
+
+
+class Links(Protocol):
+    """The links of a client's connection."""
+
+    def order(self, link: Link) -> Order:
+        """Return what was said on a link's session and is not done."""
+        ...
+
+    def held(self, kind: type[T]) -> Iterator[T]:
+        """Yield the links of a kind."""
+        ...
+
+    def drop(self, link: Link, *, lost: bool = False) -> None:
+        """Forget a link, and end what was begun for it."""
+        ...
+
+    def look_anew(self, path: str) -> None:
+        """Let the links of an entity that was made anew hand over what comes to that."""
+        ...
+
+    def end_deleted(self, path: str) -> None:
+        """Detach all links of an entity that was deleted, and refuse those that are being attached."""
+        ...
+
+
+class Client(Protocol):
+    """A client's connection, as its links and the door see it."""
+
+    #: What the last list of sessions was of, with where the next page begins, and its last session.
+    last_listed: tuple[tuple[str, int, int], str] | None
+
+    @property
+    def door(self) -> Door: ...
+
+    @property
+    def grants(self) -> Grants: ...
+
+    @property
+    def links(self) -> Links: ...
+
+    @property
+    def transactions(self) -> Transactions: ...
+
+    @property
+    def trials(self) -> Trials: ...
+
+    @property
+    def paused(self) -> bool:
+        """Whether the client reads more slowly than it is sent to."""
+        ...
+
+    @property
+    def last_sent(self) -> float:
+        """The time of the last word to it, as `time.monotonic` has it."""
+        ...
+
+    def name_on(self, path: str) -> str:
+        """Return a name for the client by which people know it."""
+        ...
+
+    def start(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a coroutine beside the connection, and log a fault in it."""
+        ...
+
+    def begin(self, size: int = 0) -> None:
+        """Note that a call of the store begins that nobody awaits. `size`: bytes of what it stores."""
+        ...
+
+    def end(self, size: int = 0) -> None:
+        """Note that such a call is answered."""
+        ...
+
+    def flush(self) -> None:
+        """Send what the connection has to say."""
+        ...
+
+    def flush_soon(self) -> None:
+        """Send it when all has been added that one commit answers."""
+        ...
+
+    def log_fault(self, error: BaseException) -> None:
+        """Log what should not happen."""
+        ...
+
+    async def entered(self) -> None:
+        """Wait until the client is in the namespace that it asked for as it connected."""
+        ...
+
+    async def enter(self, key_name: str | None = None) -> None:
+        """Let the client into the namespace that it means. Raises Unauthorized."""
+        ...
+
+    def check_access(self) -> None:
+        """Detach the links whose token has expired."""
+        ...
+
+    def check_time(self, now: float) -> None:
+        """Hang up on a client that does nothing for too long."""
+        ...
+
+    def beat(self) -> None:
+        """Say that this end is there."""
+        ...
+
+    def close(self) -> None:
+        """Say that the door closes."""
+        ...
+
+    async def finish(self) -> None:
+        """Wait for what was begun for the client."""
         ...
 
 
@@ -104,7 +211,7 @@ class Door:
         self.limits = limits or DoorLimits()
         self.guard = guard or Guard(self.limits)
         self.promises = Promises()
-        self.peers: set[Peer] = set()
+        self.peers: set[Client] = set()
         #: Connections on which nothing has been said.
         self.newcomers: set[asyncio.Transport] = set()
         #: Where clients connect: the port that was asked for, or a free one.
@@ -268,90 +375,3 @@ class Door:
         """Tell all clients that the door closes."""
         for peer in list(self.peers):
             peer.close()
-
-
-@contextlib.asynccontextmanager
-async def open_door(
-    broker: AsyncBroker,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 5672,
-    policies: Iterable[AccessPolicy] = (),
-    tls: ssl.SSLContext | None = None,
-    insecure: bool = False,
-    limits: DoorLimits | None = None,
-    tls_only: bool = True,
-    more_ports: Iterable[int] = (),
-    host_names: Iterable[str] = (),
-    guard: Guard | None = None,
-) -> AsyncIterator[Door]:
-    """Serve clients of Service Bus and of AMQP 1.0 while the context lasts.
-
-    One port serves AMQP, AMQP in web sockets, and administration over HTTP; the last two need the packages
-    of `lazaretto[serve]`. `port`: 0 for a free one, which is in `Door.port` then. `policies`: whose keys
-    clients sign their tokens with, or log in with; without any, everybody may do everything. `tls`: with
-    the server's certificate; None: nothing is encrypted. `tls_only`: with a certificate, who does not
-    encrypt is hung up on. `more_ports`: where the same is served. `host_names`: further names of the server
-    that requests over HTTP may give in `Host` if there are no policies. `guard`: that of a server with other
-    doors, whose limits hold for all of them; None: one of its own. Raises InvalidOption for an address
-    beyond this machine, unless there are policies and TLS, or `insecure` is said.
-    """
-    policies = list(policies)
-    check_address(host, tls if tls_only else None, policies, insecure=insecure)
-    door = Door(broker, policies, limits, insecure=insecure, host_names=host_names, guard=guard)
-    async with (
-        door.at_work(),
-        listen(door, host=host, ports=[port, *more_ports], tls=tls, tls_only=tls_only),
-    ):
-        yield door
-
-
-@contextlib.asynccontextmanager
-async def listen(
-    door: Door,
-    *,
-    host: str,
-    ports: Iterable[int],
-    tls: ssl.SSLContext | None = None,
-    tls_only: bool = True,
-    control: Application | None = None,
-) -> AsyncIterator[None]:
-    """Let clients connect to a door, and to those of its namespaces, while the context lasts.
-
-    `control`: what answers requests over HTTP below `/$emulator/`; None: nothing does.
-    """
-    http = _http(door, control)
-    listener = Listener(door.guard, functools.partial(Newcomer, door, http), tls, tls_only=tls_only)
-    door.port = listener.listen(host, ports)
-    async with door.guard.watching():
-        try:
-            yield
-        finally:
-            for one in door.doors():
-                one.close_clients()
-            await listener.close()
-            for transport in list(door.newcomers):
-                transport.abort()
-            if http is not None:
-                await http.close(_GRACE)
-
-
-def _http(door: Door, control: Application | None) -> HttpServer | None:
-    """Return what speaks HTTP; None: its packages are not installed."""
-    if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("websockets") is None:
-        return None
-    from lazaretto.servicebus.http import http_server
-
-    return http_server(door, control)
-
-
-def check_address(
-    host: str, tls: ssl.SSLContext | None, policies: Collection[AccessPolicy], *, insecure: bool = False
-) -> None:
-    """Raise InvalidOption if others than this machine would be served without TLS or without keys."""
-    if insecure or is_loopback(host) or (tls is not None and policies):
-        return
-    raise InvalidOption(
-        f"expected an address of this machine, such as 127.0.0.1, got {host!r}: "
-        "beyond it clients need TLS and a key"
-    )

@@ -15,11 +15,11 @@ from lazaretto.servicebus.amqp import AmqpError, Link
 from lazaretto.servicebus.amqp.conditions import NOT_IMPLEMENTED
 from lazaretto.servicebus.amqp.performatives import Source, Target
 from lazaretto.servicebus.amqp.values import Described, Symbol, ULong
+from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.signatures import Right
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
-    from lazaretto.servicebus.peer import Peer
 
 #: What JMS's clients call a topic that the server would have to make.
 _TOPICS: Final = frozenset({"topic", "temporary-topic"})
@@ -32,8 +32,8 @@ _LIFETIME: Final = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
 class Temporary:
     """The queues that were made for links of one connection."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._queues: dict[Link, tuple[AsyncBroker, str]] = {}
 
     async def make(self, link: Link) -> None:
@@ -51,10 +51,10 @@ class Temporary:
                 "queues alone that live as long as a link; use a temporary queue",
             )
         name = f"temporary-{secrets.token_hex(16)}"
-        self._peer.grants.require(name, Right.MANAGE)
-        broker = self._peer.door.broker
+        self._client.grants.require(name, Right.MANAGE)
+        broker = self._client.door.broker
         self._queues[link] = broker, name
-        await broker.create_queue(name, _OPTIONS, actor=self._peer.grants.actor(name, Right.MANAGE))
+        await broker.create_queue(name, _OPTIONS, actor=self._client.grants.actor(name, Right.MANAGE))
         named = msgspec.structs.replace(end, address=name, dynamic_node_properties=_LIFETIME)
         if isinstance(named, Source):
             link.source = named
@@ -65,9 +65,9 @@ class Temporary:
         """Delete the queue of a link, if it has one."""
         made = self._queues.pop(link, None)
         if made is not None:
-            self._peer.start(self._delete(*made))
+            self._client.start(self._delete(*made))
 
     async def _delete(self, broker: AsyncBroker, name: str) -> None:
         # Somebody may have deleted it before.
         with contextlib.suppress(EntityNotFound):
-            await broker.delete_queue(name, actor=self._peer.grants.actor(name, Right.MANAGE))
+            await broker.delete_queue(name, actor=self._client.grants.actor(name, Right.MANAGE))

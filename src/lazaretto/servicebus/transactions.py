@@ -5,45 +5,31 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import secrets
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from lazaretto.aio.posting import Enlisting
-from lazaretto.errors import LazarettoError
 from lazaretto.model.entities import EntityPath, names_subscription
 from lazaretto.model.messages import Message, ReceivedMessage
-from lazaretto.servicebus.amqp import AmqpError, DecodeError, Link, Section, Sections
-from lazaretto.servicebus.amqp.composites import encode_composite, parse
+from lazaretto.servicebus.amqp import AmqpError, Link
+from lazaretto.servicebus.amqp.composites import encode_composite
 from lazaretto.servicebus.amqp.conditions import (
     NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
-    TRANSACTION_ROLLBACK,
     TRANSACTION_TIMEOUT,
     TRANSACTION_UNKNOWN_ID,
 )
-from lazaretto.servicebus.amqp.events import MessageReceived
 from lazaretto.servicebus.amqp.performatives import (
     Accepted,
-    Declare,
-    Declared,
-    Discharge,
-    Error,
     Outcome,
-    Rejected,
     TransactionalState,
 )
-from lazaretto.servicebus.answers import Settlement, description_of, rejected, verb_of
-from lazaretto.servicebus.intake import Intake
-from lazaretto.servicebus.order import Kind, Order
+from lazaretto.servicebus.answers import Settlement, verb_of
+from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.promises import Promises
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncReceiver, AsyncTransaction
-    from lazaretto.servicebus.limits import DoorLimits
-    from lazaretto.servicebus.peer import Peer
-    from lazaretto.servicebus.promises import Promises
-
-#: Messages to the coordinator that a client may have sent and not seen answered, on one link.
-_CREDIT: Final = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -198,10 +184,10 @@ def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:
 
 
 class Transactions:
-    """The transactions of one connection, by id."""
+    """The transactions of one connection, by id. `announces`: whether entities are beside a link."""
 
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
+    def __init__(self, announces: Callable[[Link], bool]) -> None:
+        self._announces = announces
         self._works: dict[bytes, Work] = {}
 
     @property
@@ -209,15 +195,14 @@ class Transactions:
         """Bytes of the messages that they send."""
         return sum(work.size for work in self._works.values()) if self._works else 0
 
-    def declare(self, link: Link) -> bytes:
+    def declare(self, link: Link, limits: DoorLimits, promises: Promises) -> bytes:
         """Begin a transaction, and return its id. Raises AmqpError if too many are open."""
-        limits = self._peer.door.limits
         if len(self._works) >= limits.transactions:
             raise AmqpError(
                 RESOURCE_LIMIT_EXCEEDED, f"expected at most {limits.transactions} transactions at a time"
             )
         id_ = secrets.token_bytes(16)
-        work = self._works[id_] = Work(link, limits, self._peer.door.promises)
+        work = self._works[id_] = Work(link, limits, promises)
         loop = asyncio.get_running_loop()
         work.timer = loop.call_later(limits.transaction_seconds, work.expire)
         return id_
@@ -235,7 +220,7 @@ class Transactions:
         As at Service Bus, a client announces several entities by a coordinator on the session of its links.
         """
         work = self.find(id_)
-        work.bind(path, announced=self._peer.links.entities_beside(work.link))
+        work.bind(path, announced=self._announces(work.link))
         return work
 
     def take(self, id_: bytes) -> Work:
@@ -250,66 +235,3 @@ class Transactions:
         for id_, work in list(self._works.items()):
             if work.link is link:
                 self.take(id_)
-
-
-class Coordination:
-    """A link on which a client declares and discharges transactions."""
-
-    def __init__(self, peer: Peer, link: Link) -> None:
-        self._peer = peer
-        self._link = link
-        self.intake = Intake(link, _CREDIT)
-
-    def take(self, event: MessageReceived) -> None:
-        """Declare or discharge, in the order in which the client asks."""
-        self.intake.top_up()
-        number = event.delivery_id
-        try:
-            asked = _asked(event.payload)
-            if isinstance(asked, Declare):
-                declared = Declared(self._peer.transactions.declare(self._link))
-                self._answer(number, encode_composite(declared))
-                return
-        except LazarettoError as error:
-            self._answer(number, rejected(error))
-            return
-        order = self._peer.links.order(self._link)
-        place = order.begin(Kind.REQUEST)
-        # What the client has said before may be part of it.
-        order.when_due(place, lambda: self._peer.start(self._discharge(number, asked, order, place)))
-
-    async def _discharge(self, number: int, asked: Discharge, order: Order, place: int) -> None:
-        state = encode_composite(Accepted())
-        try:
-            work = self._peer.transactions.take(asked.txn_id)
-            if not asked.fail:
-                work.refuse_over()
-                state = await self._commit(work)
-        except LazarettoError as error:
-            state = rejected(error)
-        finally:
-            order.end(place)
-        self._answer(number, state)
-        self._peer.flush()
-
-    async def _commit(self, work: Work) -> bytes:
-        try:
-            await work.commit(self._peer.door.broker.transaction())
-        except Exception as error:
-            if not isinstance(error, LazarettoError):
-                self._peer.log_fault(error)
-            return encode_composite(Rejected(Error(TRANSACTION_ROLLBACK, description_of(error))))
-        return encode_composite(Accepted())
-
-    def _answer(self, number: int, state: bytes) -> None:
-        self._link.session.settle(number, number, state)
-
-
-def _asked(payload: bytes) -> Declare | Discharge:
-    part = Sections(payload).get(Section.VALUE)
-    if part is None:
-        raise DecodeError("expected a message to the coordinator to hold a value, got none")
-    asked, _ = parse(payload, part.value)
-    if not isinstance(asked, Declare | Discharge):
-        raise DecodeError(f"expected declare or discharge, got {type(asked).__name__}")
-    return asked

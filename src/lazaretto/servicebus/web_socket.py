@@ -6,16 +6,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.peer import Peer
+from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Unauthorized
 from lazaretto.serving.http import seat_of
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.server import Door
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

@@ -9,9 +9,8 @@ from __future__ import annotations
 from lazaretto.servicebus.amqp.conditions import AmqpError, DecodeError
 from lazaretto.servicebus.amqp.connection import Connection, ConnectionLimits
 from lazaretto.servicebus.amqp.decode import decode
-from lazaretto.servicebus.amqp.deliveries import Delivery
 from lazaretto.servicebus.amqp.encode import encode
-from lazaretto.servicebus.amqp.link import Link
+from lazaretto.servicebus.amqp.link import Delivery, Link
 from lazaretto.servicebus.amqp.sections import Header, Properties, Section, Sections, encode_section
 from lazaretto.servicebus.amqp.session import Session
 

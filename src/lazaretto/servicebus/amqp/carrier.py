@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from lazaretto.servicebus.amqp.composites import Composite
-from lazaretto.servicebus.amqp.events import Event
-from lazaretto.servicebus.amqp.names import Names
+
+
+class Event(msgspec.Struct, gc=False):
+    """Something that the peer said."""
 
 
 class Carrier(Protocol):
@@ -15,8 +19,6 @@ class Carrier(Protocol):
     #: Maximum size of a frame that the peer takes.
     remote_max_frame_size: int
     handle_max: int
-    #: The names of the links of all sessions.
-    names: Names
     #: Bytes of messages that have come in part, of all links.
     partial_size: int
     most_partial_size: int

@@ -34,7 +34,7 @@ from lazaretto.servicebus.amqp.frames import (
     frame,
     read_frame,
 )
-from lazaretto.servicebus.amqp.names import Names
+from lazaretto.servicebus.amqp.handles import Names
 from lazaretto.servicebus.amqp.performatives import (
     Begin,
     Close,
@@ -107,7 +107,7 @@ class Connection:
         self.limits = limits or ConnectionLimits()
         self.state = ConnectionState.START
         self.handle_max = self.limits.handle_max
-        self.names = Names()
+        self._names = Names()
         self.partial_size = 0
         #: Frames so far that carried neither a message nor what became of one.
         self.flows = 0
@@ -390,7 +390,7 @@ class Connection:
         free = next((at for at in range(most + 1) if at not in self.sessions), None)
         if free is None:
             raise AmqpError(RESOURCE_LIMIT_EXCEEDED, f"expected at most {most + 1} sessions, got one more")
-        session = self.sessions[free] = Session(self, free, self.limits.window)
+        session = self.sessions[free] = Session(self, free, self.limits.window, self._names)
         return session
 
     def _take_begin(self, channel: int, begin: Begin) -> None:

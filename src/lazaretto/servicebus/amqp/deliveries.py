@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lazaretto.servicebus.amqp.carrier import Event
+from lazaretto.servicebus.amqp.link import Delivery, Link
+from lazaretto.servicebus.amqp.performatives import DeliveryState
 from lazaretto.servicebus.amqp.serials import add, distance
 
-if TYPE_CHECKING:
-    from lazaretto.servicebus.amqp.link import Link
 
+class DeliveriesUpdated(Event, gc=False):
+    """The peer says what became of messages that this end sent, and that are not settled yet."""
 
-class Delivery:
-    """A message that this end sent and that is not settled yet. `context`: the user's own."""
-
-    __slots__ = ("context", "id", "link", "tag")
-
-    def __init__(self, link: Link, id_: int, tag: bytes, context: Any) -> None:
-        self.link = link
-        self.id = id_
-        self.tag = tag
-        self.context = context
+    deliveries: list[Delivery]
+    state: DeliveryState | None
+    settled: bool
 
 
 class Deliveries:

@@ -1,22 +1,40 @@
-"""Events of a connection for its user: the meaning of bytes that came."""
+"""Events of a connection for its user: the meaning of bytes that came.
+
+Those of links and deliveries stand beside them.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
-
+from lazaretto.servicebus.amqp.carrier import Event
 from lazaretto.servicebus.amqp.conditions import AmqpError
-from lazaretto.servicebus.amqp.performatives import Attach, DeliveryState, Error, Open, SaslInit
+from lazaretto.servicebus.amqp.deliveries import DeliveriesUpdated
+from lazaretto.servicebus.amqp.link import (
+    CreditChanged,
+    LinkAttached,
+    LinkDetached,
+    MessageReceived,
+    MessageRefused,
+)
+from lazaretto.servicebus.amqp.performatives import Error, Open, SaslInit
+from lazaretto.servicebus.amqp.session import SenderUpdated, Session
 
-if TYPE_CHECKING:
-    from lazaretto.servicebus.amqp.deliveries import Delivery
-    from lazaretto.servicebus.amqp.link import Link
-    from lazaretto.servicebus.amqp.session import Session
-
-
-class Event(msgspec.Struct, gc=False):
-    """Something that the peer said."""
+__all__ = [
+    "Closed",
+    "CreditChanged",
+    "DeliveriesUpdated",
+    "Event",
+    "Failed",
+    "LinkAttached",
+    "LinkDetached",
+    "MessageReceived",
+    "MessageRefused",
+    "Opened",
+    "SaslAnswered",
+    "SaslStarted",
+    "SenderUpdated",
+    "SessionBegun",
+    "SessionEnded",
+]
 
 
 class SaslStarted(Event, gc=False):
@@ -48,69 +66,6 @@ class SessionEnded(Event, gc=False):
 
     session: Session
     error: Error | None
-
-
-class LinkAttached(Event, gc=False):
-    """The peer attached a link, to be accepted or refused, or answered an attach of this end."""
-
-    link: Link
-    attach: Attach
-
-
-class LinkDetached(Event, gc=False):
-    """A link is over. `closed`: for good, which is how brokers see it."""
-
-    link: Link
-    closed: bool
-    error: Error | None
-
-
-class CreditChanged(Event, gc=False):
-    """The peer says how many messages it takes on a link, or that it has no more for the credit it got.
-
-    `link.drain`: it takes those that are there now, and none later.
-    """
-
-    link: Link
-
-
-class MessageReceived(Event, gc=False):
-    """A whole message came. `payload`: its sections. `settled`: the peer wants no answer."""
-
-    link: Link
-    delivery_id: int
-    delivery_tag: bytes
-    message_format: int
-    settled: bool
-    payload: bytes
-    state: DeliveryState | None
-
-
-class MessageRefused(Event, gc=False):
-    """A message came that is larger than its link takes, as the peer was told, or that the peer has given up.
-
-    Nothing of it was kept. It has used credit.
-    """
-
-    link: Link
-
-
-class DeliveriesUpdated(Event, gc=False):
-    """The peer says what became of messages that this end sent, and that are not settled yet."""
-
-    deliveries: list[Delivery]
-    state: DeliveryState | None
-    settled: bool
-
-
-class SenderUpdated(Event, gc=False):
-    """The peer says something about messages that it sent: those from `first` to `last` of a session."""
-
-    session: Session
-    first: int
-    last: int
-    state: DeliveryState | None
-    settled: bool
 
 
 class Closed(Event, gc=False):

@@ -1,4 +1,4 @@
-"""The links of a session, by the handles of both ends."""
+"""Links by the handles of both ends, and by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lazaretto.servicebus.amqp.performatives import Attach
 
 
 class Handles:
-    """Which link a handle stands for. `most`: the highest handle that this end takes."""
+    """Links of a session by handle. `most`: the highest handle that this end takes."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -60,3 +60,23 @@ class Handles:
         del self.theirs[handle]
         if link.handle is not None:
             del self.ours[link.handle]
+
+
+class Names:
+    """Links of a connection by name: in each direction, there is one of a name."""
+
+    def __init__(self) -> None:
+        self._links: dict[tuple[str, bool], Link] = {}
+
+    def give(self, link: Link) -> Link | None:
+        """Give a link its name, and return the link that had it until now, if any."""
+        key = link.name, link.sends
+        before = self._links.get(key)
+        self._links[key] = link
+        return before
+
+    def free(self, link: Link) -> None:
+        """Take the name from a link that is gone, unless another has it by now."""
+        key = link.name, link.sends
+        if self._links.get(key) is link:
+            del self._links[key]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
+from lazaretto.servicebus.amqp.carrier import Event
 from lazaretto.servicebus.amqp.conditions import (
     DECODE_ERROR,
     INVALID_FIELD,
@@ -12,13 +14,21 @@ from lazaretto.servicebus.amqp.conditions import (
     TRANSFER_LIMIT_EXCEEDED,
     AmqpError,
 )
-from lazaretto.servicebus.amqp.events import MessageReceived
-from lazaretto.servicebus.amqp.performatives import Attach, Coordinator, Flow, Source, Target, Transfer
+from lazaretto.servicebus.amqp.performatives import (
+    Attach,
+    Coordinator,
+    DeliveryState,
+    Error,
+    Flow,
+    Source,
+    Target,
+    Transfer,
+)
 from lazaretto.servicebus.amqp.serials import add, distance, forward
 from lazaretto.servicebus.amqp.states import LINK, LinkEvent, LinkState
 
-if TYPE_CHECKING:
-    from lazaretto.servicebus.amqp.session import Session
+#: The largest size of a message that can be said. Some peers take a size that is left out for 0.
+_ANY_SIZE: Final = 0xFFFFFFFFFFFFFFFF
 
 
 class LinkError(AmqpError):
@@ -32,6 +42,92 @@ class Oversize(NamedTuple):
 
     delivery_id: int
     text: str
+
+
+class Delivery:
+    """A message that this end sent and that is not settled yet. `context`: the user's own."""
+
+    __slots__ = ("context", "id", "link", "tag")
+
+    def __init__(self, link: Link, id_: int, tag: bytes, context: Any) -> None:
+        self.link = link
+        self.id = id_
+        self.tag = tag
+        self.context = context
+
+
+class LinkSession(Protocol):
+    """A session, as the holders of its links see it. `Session` says what each method does."""
+
+    channel: int
+
+    @property
+    def links(self) -> Mapping[int, Link]: ...
+
+    @property
+    def unsettled(self) -> Mapping[int, Delivery]: ...
+
+    @property
+    def congested(self) -> bool: ...
+
+    def attach(
+        self,
+        name: str,
+        *,
+        sends: bool,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        snd_settle_mode: int = 2,
+        rcv_settle_mode: int = 0,
+        properties: Mapping[str, Any] | None = None,
+    ) -> Link: ...
+
+    def accept(
+        self,
+        link: Link,
+        *,
+        source: Source | None = None,
+        target: Target | Coordinator | None = None,
+        max_message_size: int = 0,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None: ...
+
+    def refuse(
+        self, link: Link, condition: str, description: str, info: Mapping[str, Any] | None = None
+    ) -> None: ...
+
+    def give_up(self, link: Link) -> None: ...
+
+    def detach(
+        self,
+        link: Link,
+        condition: str | None = None,
+        description: str = "",
+        info: Mapping[str, Any] | None = None,
+        *,
+        closed: bool = True,
+    ) -> None: ...
+
+    def grant(self, link: Link, credit: int, *, drain: bool = False) -> None: ...
+
+    def finish_drain(self, link: Link) -> None: ...
+
+    def send_flow(self, link: Link | None = None, *, drain: bool = False) -> None: ...
+
+    def transfer(
+        self,
+        link: Link,
+        payload: bytes,
+        tag: bytes,
+        *,
+        settled: bool = False,
+        context: Any = None,
+        state: bytes = ...,
+    ) -> Delivery: ...
+
+    def settle(self, first: int, last: int, state: bytes = ..., *, settled: bool = True) -> None: ...
+
+    def settle_sent(self, deliveries: Iterable[Delivery], state: bytes) -> None: ...
 
 
 class Link:
@@ -68,7 +164,7 @@ class Link:
         "unsettled",
     )
 
-    def __init__(self, session: Session, name: str, *, sends: bool) -> None:
+    def __init__(self, session: LinkSession, name: str, *, sends: bool) -> None:
         self.session = session
         self.name = name
         self.sends = sends
@@ -104,6 +200,29 @@ class Link:
     def attached(self) -> bool:
         """Whether messages may pass."""
         return self.state is LinkState.ATTACHED
+
+    def attach(
+        self,
+        handle: int,
+        source: Source | None,
+        target: Target | Coordinator | None,
+        properties: Mapping[str, Any] | None,
+    ) -> Attach:
+        """Return what attaches it by a handle. Raises AmqpError if that may not happen now."""
+        self.advance(LinkEvent.SEND_ATTACH)
+        self.handle = handle
+        return Attach(
+            self.name,
+            handle,
+            not self.sends,
+            self.snd_settle_mode,
+            self.rcv_settle_mode,
+            source,
+            target,
+            initial_delivery_count=self.delivery_count if self.sends else None,
+            max_message_size=self.max_message_size or _ANY_SIZE,
+            properties=dict(properties or {}),
+        )
 
     def advance(self, event: LinkEvent) -> None:
         """Go to the next state. Raises AmqpError if the event may not happen now."""
@@ -215,3 +334,48 @@ class Link:
     def drop_partial(self) -> None:
         """Forget what has come of a message."""
         self._first, self._parts, self._size, self._oversize = None, [], 0, 0
+
+
+class LinkAttached(Event, gc=False):
+    """The peer attached a link, to be accepted or refused, or answered an attach of this end."""
+
+    link: Link
+    attach: Attach
+
+
+class LinkDetached(Event, gc=False):
+    """A link is over. `closed`: for good, which is how brokers see it."""
+
+    link: Link
+    closed: bool
+    error: Error | None
+
+
+class CreditChanged(Event, gc=False):
+    """The peer says how many messages it takes on a link, or that it has no more for the credit it got.
+
+    `link.drain`: it takes those that are there now, and none later.
+    """
+
+    link: Link
+
+
+class MessageReceived(Event, gc=False):
+    """A whole message came. `payload`: its sections. `settled`: the peer wants no answer."""
+
+    link: Link
+    delivery_id: int
+    delivery_tag: bytes
+    message_format: int
+    settled: bool
+    payload: bytes
+    state: DeliveryState | None
+
+
+class MessageRefused(Event, gc=False):
+    """A message came that is larger than its link takes, as the peer was told, or that the peer has given up.
+
+    Nothing of it was kept. It has used credit.
+    """
+
+    link: Link

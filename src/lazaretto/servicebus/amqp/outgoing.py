@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import collections
-from typing import TYPE_CHECKING
 
 from lazaretto.servicebus.amqp.carrier import Carrier
 from lazaretto.servicebus.amqp.frames import TRANSFER_OVERHEAD, transfer_frame
+from lazaretto.servicebus.amqp.link import Delivery, Link
 from lazaretto.servicebus.amqp.windows import Windows
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.amqp.deliveries import Delivery
-    from lazaretto.servicebus.amqp.link import Link
 
 
 class Outgoing:

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
-from lazaretto.servicebus.amqp import encode
-from lazaretto.servicebus.amqp.carrier import Carrier
+from lazaretto.servicebus.amqp.carrier import Carrier, Event
 from lazaretto.servicebus.amqp.composites import Composite, encode_composite
 from lazaretto.servicebus.amqp.conditions import (
     ERRANT_LINK,
@@ -20,25 +19,28 @@ from lazaretto.servicebus.amqp.conditions import (
     AmqpError,
     SessionError,
 )
-from lazaretto.servicebus.amqp.deliveries import Deliveries, Delivery
+from lazaretto.servicebus.amqp.deliveries import Deliveries, DeliveriesUpdated
 from lazaretto.servicebus.amqp.dispositions import Disposed, Dispositions
-from lazaretto.servicebus.amqp.events import (
+from lazaretto.servicebus.amqp.encode import NULL
+from lazaretto.servicebus.amqp.handles import Handles, Names
+from lazaretto.servicebus.amqp.link import (
     CreditChanged,
-    DeliveriesUpdated,
+    Delivery,
+    Link,
     LinkAttached,
     LinkDetached,
+    LinkError,
     MessageReceived,
     MessageRefused,
-    SenderUpdated,
+    Oversize,
 )
-from lazaretto.servicebus.amqp.handles import Handles
-from lazaretto.servicebus.amqp.link import Link, LinkError, Oversize
 from lazaretto.servicebus.amqp.outgoing import Outgoing
 from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Attach,
     Begin,
     Coordinator,
+    DeliveryState,
     Detach,
     Disposition,
     End,
@@ -54,16 +56,28 @@ from lazaretto.servicebus.amqp.states import LINK, SESSION, LinkEvent, LinkState
 from lazaretto.servicebus.amqp.windows import Windows
 
 _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
-#: The largest size of a message that can be said. Some peers take a size that is left out for 0.
-_ANY_SIZE: Final = 0xFFFFFFFFFFFFFFFF
 ACCEPTED: Final = encode_composite(Accepted())
 
 
-class Session:
-    """One session. `channel`: this end's. Numbers of deliveries count within it."""
+class SenderUpdated(Event, gc=False):
+    """The peer says something about messages that it sent: those from `first` to `last` of a session."""
 
-    def __init__(self, carrier: Carrier, channel: int, window: int) -> None:
+    session: Session
+    first: int
+    last: int
+    state: DeliveryState | None
+    settled: bool
+
+
+class Session:
+    """One session. `channel`: this end's. `names`: of the links of all sessions.
+
+    Numbers of deliveries count within it.
+    """
+
+    def __init__(self, carrier: Carrier, channel: int, window: int, names: Names) -> None:
         self._carrier = carrier
+        self._names = names
         self.channel = channel
         self.remote_channel: int | None = None
         self.state = SessionState.UNMAPPED
@@ -127,7 +141,7 @@ class Session:
         self.advance(SessionEvent.RECEIVE_END)
         for link in self._handles.theirs.values():
             self._carrier.partial_size -= link.pending_size
-            self._carrier.names.free(link)
+            self._names.free(link)
             link.state = LinkState.ENDED
         self._outgoing.clear()
         self._deliveries.clear()
@@ -232,21 +246,7 @@ class Session:
         target: Target | Coordinator | None,
         properties: Mapping[str, Any] | None,
     ) -> None:
-        handle = self._handles.give(link)
-        link.advance(LinkEvent.SEND_ATTACH)
-        link.handle = handle
-        attach = Attach(
-            link.name,
-            handle,
-            not link.sends,
-            link.snd_settle_mode,
-            link.rcv_settle_mode,
-            source,
-            target,
-            initial_delivery_count=link.delivery_count if link.sends else None,
-            max_message_size=link.max_message_size or _ANY_SIZE,
-            properties=dict(properties or {}),
-        )
+        attach = link.attach(self._handles.give(link), source, target, properties)
         self._carrier.send(self.channel, attach)
 
     def _attached(self, attach: Attach) -> None:
@@ -255,7 +255,7 @@ class Session:
         link = answered or Link(self, attach.name, sends=attach.role)
         link.take_attach(attach)
         self._handles.theirs[attach.handle] = link
-        before = self._carrier.names.give(link)
+        before = self._names.give(link)
         if before is not None and answered is None:
             before.session.give_up(before)
         if link.state is not LinkState.DETACH_SENT:
@@ -295,7 +295,7 @@ class Session:
         answer = link.state is LinkState.ATTACHED
         link.advance(LinkEvent.RECEIVE_DETACH)
         self._handles.drop(detach.handle, link)
-        self._carrier.names.free(link)
+        self._names.free(link)
         self._drop(link)
         if answer and link.handle is not None:
             self._carrier.send(self.channel, Detach(link.handle, bool(detach.closed)))
@@ -380,7 +380,7 @@ class Session:
         *,
         settled: bool = False,
         context: Any = None,
-        state: bytes = encode.NULL,
+        state: bytes = NULL,
     ) -> Delivery:
         """Send a message on a link that has credit. `state`: encoded. Raises AmqpError without credit."""
         handle = link.handle

@@ -6,7 +6,7 @@ import logging
 import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from lazaretto.model.actors import Actor
 from lazaretto.servicebus.atom import administration, feeds
@@ -15,11 +15,9 @@ from lazaretto.servicebus.atom.resources import resource_of
 from lazaretto.servicebus.exchange import body_of, send_answer
 from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Grant, Right, Unauthorized
 from lazaretto.serving.http import seat_of
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.server import Door
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]

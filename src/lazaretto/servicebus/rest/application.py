@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 from lazaretto.aio.posting import introduce
@@ -23,11 +23,9 @@ from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.rest.fields import BATCH, headers_of, message_of, messages_of, type_of
 from lazaretto.servicebus.rest.resources import Act, Wish
+from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Right
 from lazaretto.serving.http import Receive, Scope, Send, seat_of, share_of, spelled_headers, until_gone
-
-if TYPE_CHECKING:
-    from lazaretto.servicebus.server import Door
 
 T = TypeVar("T")
 

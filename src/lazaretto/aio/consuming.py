@@ -71,14 +71,14 @@ async def consume(broker: Broker, *arguments: Any, **named: Any) -> ConsumeRepor
     loop = asyncio.get_running_loop()
     call = inspect.signature(broker.consume).bind(*arguments, **named)
     call.apply_defaults()
-    given = call.arguments
-    stop, on_batch = given["stop"], given["on_batch"]
+    options = call.arguments
+    stop, on_batch = options["stop"], options["on_batch"]
     calls = LoopCalls(loop, stop)
     if stop is None or callable(getattr(stop, "is_set", None)):
-        given["stop"] = calls
+        options["stop"] = calls
     if callable(on_batch):
-        given["on_batch"] = lambda report: calls(_called(on_batch, report))
-    run = partial(broker._consume, given.pop("path"), given.pop("handler"), calls, **given)
+        options["on_batch"] = lambda report: calls(_called(on_batch, report))
+    run = partial(broker._consume, options.pop("path"), options.pop("handler"), calls, **options)
     pool = ThreadPoolExecutor(1, thread_name_prefix="lazaretto-consume")
     working = loop.run_in_executor(pool, partial(copy_context().run, run))
     try:

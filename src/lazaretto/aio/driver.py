@@ -123,8 +123,8 @@ class Driver:
                 else:
                     step = steps.send(answer)
         except StopIteration as done:
-            found: T = done.value
-            return found
+            result: T = done.value
+            return result
 
     def begin(self, steps: Steps[Any], then: Then) -> None:
         """Run the steps of a method that only does operations, and call `then` with its result or its error.

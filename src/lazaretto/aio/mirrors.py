@@ -203,8 +203,8 @@ def _calling(name: str) -> Callable[..., Any]:
 
 def _iterating(name: str) -> Callable[..., Any]:
     async def verb(self: Mirror, *arguments: Any, **named: Any) -> AsyncIterator[Any]:
-        found = getattr(self._inner, name)(*arguments, **named)
-        while some := await self._call(lambda: list(itertools.islice(found, _SOME))):
+        iterator = getattr(self._inner, name)(*arguments, **named)
+        while some := await self._call(lambda: list(itertools.islice(iterator, _SOME))):
             for one in some:
                 yield one
 

@@ -106,8 +106,8 @@ class Enlisting:
     def set_session_state(self, receiver: AsyncReceiver, state: bytes | None) -> None:
         """Store the state of a receiver's session. Raises LazarettoError if it holds none."""
         inner: Any = receiver
-        held: Receiver = inner._inner
-        self._work.enlist(SetSessionState(held._path, held._held(), state))
+        receiver_: Receiver = inner._inner
+        self._work.enlist(SetSessionState(receiver_._path, receiver_._held(), state))
 
 
 class Settling:

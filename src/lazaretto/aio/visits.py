@@ -51,32 +51,32 @@ class Visits:
 
         `notes`: False notes nothing.
         """
-        found: Visitor | None = await self._driver.call(
+        visitor: Visitor | None = await self._driver.call(
             self._store.read, lambda tx: find_visitor(tx, secret, kind)
         )
-        if found is not None and found.stale and notes:
-            await self._driver.call(self._store.run, NoteSeen(found.id))
-            if found.ends is not None:
+        if visitor is not None and visitor.stale and notes:
+            await self._driver.call(self._store.run, NoteSeen(visitor.id))
+            if visitor.ends is not None:
                 # Not with each request: as often as it is noted that a token is used.
                 _log.warning(
                     "token %s of %s ends at %s: make another one, and revoke this one",
-                    found.id, found.name, iso(found.ends),
+                    visitor.id, visitor.name, iso(visitor.ends),
                 )  # fmt: skip
-        return found
+        return visitor
 
     async def grants(self, names: Sequence[str]) -> list[tuple[Grant, ...]]:
         """Return what was granted to each of several people and groups."""
-        found: list[tuple[Grant, ...]] = await self._driver.call(
+        grants: list[tuple[Grant, ...]] = await self._driver.call(
             self._store.read, lambda tx: [grants_of(tx, name) for name in names]
         )
-        return found
+        return grants
 
     async def redaction(self) -> tuple[tuple[RedactionRule, ...], bytes]:
         """Return the rules for fields that people may not read, and the key of hashes."""
-        found: tuple[tuple[RedactionRule, ...], bytes] = await self._driver.call(
+        rules: tuple[tuple[RedactionRule, ...], bytes] = await self._driver.call(
             self._store.read, lambda tx: (find_rules(tx), redaction_key(tx))
         )
-        return found
+        return rules
 
     async def mark_of_commits(self) -> str | None:
         """Return what stays the same while nobody commits; None if that cannot be told."""
@@ -85,10 +85,10 @@ class Visits:
     async def workers(self, path: str, numbers: Sequence[int]) -> dict[int, str]:
         """Return who made the latest attempt at each dead letter, by sequence number, where that is known."""
         parsed = EntityPath.parse(path)
-        found: dict[int, str] = await self._driver.call(
+        workers: dict[int, str] = await self._driver.call(
             self._store.read, lambda tx: workers_of(tx, parsed, numbers)
         )
-        return found
+        return workers
 
     async def session_state(self, path: str, session_id: str) -> bytes | None:
         """Return a session's state, whoever holds the session."""
@@ -122,8 +122,8 @@ class Visits:
     async def places_behind(self, path: str) -> set[str]:
         """Return the paths of all entities that a message can come to that is sent to one, and its own."""
         queue = EntityPath.parse(path).queue
-        found: set[str] = await self._driver.call(self._store.read, lambda tx: places_behind(tx, queue))
-        return found
+        paths: set[str] = await self._driver.call(self._store.read, lambda tx: places_behind(tx, queue))
+        return paths
 
     async def destination(self, command: Command) -> str | None:
         """Return the path that a command sends messages to as things stand; None: nowhere."""

@@ -149,8 +149,8 @@ class Administration:
         "active", "disabled" (no sending, no receiving), "send_disabled" or "receive_disabled". A queue
         that forwards keeps its messages while receiving is disabled.
         """
-        wanted = member("status", status, STATUSES).value
-        return self._store.run(SetStatus(path=path, status=wanted).by(acting(actor)))
+        value = member("status", status, STATUSES).value
+        return self._store.run(SetStatus(path=path, status=value).by(acting(actor)))
 
     def breaker(self, path: str) -> BreakerDescription:
         """Return the state of the queue's breaker, which pauses delivery to service hosts in an outage."""

@@ -269,8 +269,8 @@ class Broker(
     def session(self, path: str, session_id: str) -> SessionDescription:
         """Return a session's description. Raises MessageNotFound if the session is empty."""
         parsed = EntityPath.parse(path)
-        wanted = text("session_id", session_id, LONGEST_ID, 0)
-        return look(self._store, lambda tx: describe_session(tx, parsed, wanted))
+        id_ = text("session_id", session_id, LONGEST_ID, 0)
+        return look(self._store, lambda tx: describe_session(tx, parsed, id_))
 
     def workers(self) -> list[Worker]:
         """Return the processes that take messages, by name, with what each holds.
@@ -300,12 +300,12 @@ class Broker(
         def find(tx: Any) -> tuple[Attempt, ...]:
             queue = require_queue(tx, parsed)
             key = lower_bound(queue.queue_id) + number
-            found = history(tx, key)
+            attempts = history(tx, key)
             parts = (Subqueue.MAIN, Subqueue.DEAD_LETTER)
-            known = any(tx.row(lower_bound(queue.queue_id, part) + number) for part in parts)
-            if not found and not known and tx.history.dead_letter(key) is None:
+            exists = any(tx.row(lower_bound(queue.queue_id, part) + number) for part in parts)
+            if not attempts and not exists and tx.history.dead_letter(key) is None:
                 raise MessageNotFound(f"no message {number} in {queue.path!r}")
-            return found
+            return attempts
 
         return look(self._store, find)
 
@@ -365,11 +365,11 @@ class Broker(
             seen = self._store.changes(0)
             if not self._store.clock.ticks:
                 look(self._store, lambda tx: None)
-            found: list[Event] = yield Look(lambda tx: read_events(tx, after, limit, kind, queue, before))
-            left = 3600.0 if end is None else end - time.monotonic()
-            if found or left <= 0:
-                return found
-            yield Wait(0, seen, left, None)
+            events: list[Event] = yield Look(lambda tx: read_events(tx, after, limit, kind, queue, before))
+            rest = 3600.0 if end is None else end - time.monotonic()
+            if events or rest <= 0:
+                return events
+            yield Wait(0, seen, rest, None)
 
     def last_event(self) -> int:
         """Return the position of the latest event, from which to follow later events."""

@@ -70,19 +70,19 @@ class CauseDesk:
         def read() -> Triage:
             return self._grouped(parsed, lambda tx: read_causes(tx, parsed, mark, over=over))
 
-        found = read()
-        if not spend or not any(cause.to_explain for cause in found.causes):
-            return found
-        left = _explaining().explain_some(self._store, parsed, found.causes, spend)
-        return dataclasses.replace(read(), left=tuple(left))
+        page = read()
+        if not spend or not any(cause.to_explain for cause in page.causes):
+            return page
+        rest = _explaining().explain_some(self._store, parsed, page.causes, spend)
+        return dataclasses.replace(read(), left=tuple(rest))
 
     def cause(self, path: str, number: int, *, since: datetime | None = None) -> Cause:
         """Return one cause by its number. Raises MessageNotFound."""
-        wanted = whole("number", number, 1, LAST_CAUSE)
+        checked = whole("number", number, 1, LAST_CAUSE)
         for cause in self.triage(path, since=since, over=True).causes:
-            if cause.number == wanted:
+            if cause.number == checked:
                 return cause
-        raise MessageNotFound(f"no cause {wanted} in {path!r}")
+        raise MessageNotFound(f"no cause {checked} in {path!r}")
 
     def explain(
         self,
@@ -110,11 +110,11 @@ class CauseDesk:
         compared = None if good is None else list(_listed("good", good))
         if compared and not all(isinstance(message, Message | StoredMessage) for message in compared):
             raise InvalidOption(f"expected good to be messages, got {shown(good)}")
-        found: list[Explanation] = _explaining().explain(
+        explanations: list[Explanation] = _explaining().explain(
             self._store, parsed, which or DeadLetterFilter(), compared,
             decode, left_out, self.triage(path).causes,
         )  # fmt: skip
-        return found
+        return explanations
 
     def dead_letter_groups(self, path: str) -> list[DeadLetterGroup]:
         """Count a queue's pending dead letters by reason and error type."""
@@ -123,7 +123,7 @@ class CauseDesk:
 
     def _grouped(self, path: EntityPath, read: Callable[[Transaction], T | None]) -> T:
         """Return what is read of causes, once each dead letter has one."""
-        while (found := look(self._store, read)) is None:
+        while (answer := look(self._store, read)) is None:
             while self._store.run(GroupCauses(path)):
                 pass
-        return found
+        return answer

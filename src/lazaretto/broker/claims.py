@@ -239,8 +239,8 @@ class ClaimConsumer:
                         row = tx.row(key)
                         if row is not None and row.session_id in first and key > first[row.session_id]:
                             behind.append(StagedRow(key, Outcome.RELEASED.value))
-            left = {row.key for row in behind}
-            return [*(row for row in failed if row.key not in left), *behind]
+            keys = {row.key for row in behind}
+            return [*(row for row in failed if row.key not in keys), *behind]
 
         return self._store.read(find)
 
@@ -355,13 +355,13 @@ class ClaimConsumer:
             queue = require_claims(tx, self.path)
             waiting = tx.overview.waiting([queue]).get(queue.queue_id, Waiting())
             claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
-            held = sum(claim.rows for claim in claims if claim.state == OPEN)
+            rows = sum(claim.rows for claim in claims if claim.state == OPEN)
             oldest = waiting.oldest
             if kept := _kept(tx, queue, self.name):
-                held += _count_kept(tx, kept)
+                rows += _count_kept(tx, kept)
                 oldest = _oldest_behind(tx, queue, kept)
             age = 0 if oldest is None else max(0, tx.now - oldest)
-            return Lag(max(0, waiting.messages - held), age / 1_000_000)
+            return Lag(max(0, waiting.messages - rows), age / 1_000_000)
 
         return self._store.read(find)
 
@@ -418,15 +418,15 @@ def _count_kept(tx: Transaction, kept: Sequence[ShardRecord]) -> int:
 
 def _oldest_behind(tx: Transaction, queue: QueueRecord, kept: Sequence[ShardRecord]) -> int | None:
     """Return when the first message was sent that stands in none of these ranges."""
-    found = []
+    moments = []
     for lane in queue.lanes:
         after, last = lower_bound(lane), upper_bound(lane)
         while first := tx.peek(after + 1, last, 1, delayed=False):
             after = next((one.last for one in kept if one.first <= first[0].key <= one.last), 0)
             if not after:
-                found.append(first[0].enqueued)
+                moments.append(first[0].enqueued)
                 break
-    return min(found, default=None)
+    return min(moments, default=None)
 
 
 def _keys_of(shard: ShardRecord, tx: Transaction) -> list[int]:

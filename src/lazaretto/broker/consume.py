@@ -156,11 +156,11 @@ class Consumer:
     def _loop(self) -> None:
         idle_at = time.monotonic() + self.max_wait
         while not self._stops():
-            left = idle_at - time.monotonic() if self.stop_when_idle else _LOOK_UP
-            wait = max(0.0, min(left, _LOOK_UP))
+            rest = idle_at - time.monotonic() if self.stop_when_idle else _LOOK_UP
+            wait = max(0.0, min(rest, _LOOK_UP))
             if self._work_session(wait) if self.roams else self._work(wait):
                 idle_at = time.monotonic() + self.max_wait
-            elif self.stop_when_idle and left <= _LOOK_UP:
+            elif self.stop_when_idle and rest <= _LOOK_UP:
                 break
 
     def _stops(self) -> bool:
@@ -201,46 +201,48 @@ class Consumer:
         return bool(batch)
 
     def _handle(self, batch: list[ReceivedMessage]) -> None:
-        done: list[Done] = []
+        results: list[Done] = []
         handled = 0
         call, renew_at = self._caller(batch), self._half_time(batch)
         try:
             for index, message in enumerate(batch):
                 if time.monotonic() >= renew_at:
                     # A slow handler must not lose the locks of those that wait behind it.
-                    self._settle(self._without_failed(done))
-                    done = []
+                    self._settle(self._without_failed(results))
+                    results = []
                     self._renew(batch[index:])
                     renew_at = self._half_time(batch[index:])
-                done.append(call(message))
+                results.append(call(message))
                 handled += 1
         except BaseException:
             # Told to stop in the middle: what is done is done, the rest was never tried.
-            done += [Done(Settled(message, RELEASE)) for message in batch[handled:]]
+            results += [Done(Settled(message, RELEASE)) for message in batch[handled:]]
             raise
         finally:
-            self._settle(self._without_failed(done))
+            self._settle(self._without_failed(results))
 
     def _handle_unit(self, unit: list[ReceivedMessage]) -> None:
         """Handle all messages of a session up to the first failure: all are completed, or none."""
-        done: list[Done] = []
+        results: list[Done] = []
         call, renew_at = self._caller(unit), self._half_time(unit)
         try:
             for message in unit:
                 if time.monotonic() >= renew_at:
                     self._renew(unit)
                     renew_at = self._half_time(unit)
-                done.append(call(message))
-                if done[-1].entry.settlement.failure is not None:
+                results.append(call(message))
+                if results[-1].entry.settlement.failure is not None:
                     break
         finally:
-            self._settle(self._as_unit([*done, *(Done(Settled(m, RELEASE)) for m in unit[len(done) :])]))
+            self._settle(
+                self._as_unit([*results, *(Done(Settled(m, RELEASE)) for m in unit[len(results) :])])
+            )
 
-    def _as_unit(self, done: Sequence[Done]) -> list[Done]:
+    def _as_unit(self, results: Sequence[Done]) -> list[Done]:
         """Return what becomes of a session that is one unit: all its messages complete, or none does."""
-        found = [one.entry.settlement for one in done]
+        settlements = [one.entry.settlement for one in results]
         unit = []
-        for one, before, after in zip(done, found, as_unit(found), strict=True):
+        for one, before, after in zip(results, settlements, as_unit(settlements), strict=True):
             if before is after:
                 unit.append(one)
             else:
@@ -248,15 +250,15 @@ class Consumer:
                 unit.append(Done(Settled(one.entry.message, after)))
         return unit
 
-    def _without_failed(self, done: list[Done]) -> list[Done]:
+    def _without_failed(self, results: list[Done]) -> list[Done]:
         """Remove failed messages that would otherwise be redelivered at once and forever."""
         if not (self.retries_for_ever and self.stop_when_idle):
-            return done
-        failed = [one.entry for one in done if one.entry.settlement.outcome is Outcome.FAILED]
+            return results
+        failed = [one.entry for one in results if one.entry.settlement.outcome is Outcome.FAILED]
         if failed and not self._aside:
             self._renew_aside_at = self._half_time([failed[0].message])
         self._aside.update((e.message.sequence_number, e) for e in failed)
-        return [one for one in done if one.entry.settlement.outcome is not Outcome.FAILED]
+        return [one for one in results if one.entry.settlement.outcome is not Outcome.FAILED]
 
     def _renew_aside(self) -> None:
         messages = [e.message for e in self._aside.values()]
@@ -278,10 +280,10 @@ class Consumer:
     ) -> Done:
         processing = tracing.processing(self.receiver._path, message)
         with processing.current():
-            done = call(message)
-        failure = done.entry.settlement.failure
-        processing.end(done.entry.settlement.outcome, None if failure is None else failure.type)
-        return done
+            result = call(message)
+        failure = result.entry.settlement.failure
+        processing.end(result.entry.settlement.outcome, None if failure is None else failure.type)
+        return result
 
     def _done_with(self, past: Mapping[int, Past], message: ReceivedMessage) -> Done:
         return self._done(message, HandlerContext(message, past.get(message.key)))
@@ -295,22 +297,22 @@ class Consumer:
                 returned = self.run_async(returned)
         except InvalidMessage as error:
             forget_context(error, outer)
-            found = Settlement(Outcome.INVALID, failure_of(error))
+            settlement = Settlement(Outcome.INVALID, failure_of(error))
         except (Exception, asyncio.CancelledError) as error:
             forget_context(error, outer)
-            found = Settlement(Outcome.FAILED, failure_of(error), self._delay)
+            settlement = Settlement(Outcome.FAILED, failure_of(error), self._delay)
         else:
             # Not this message's fault, but the handler's: the next one would not be handled either.
             refuse_unrun(returned, may_await=False)
-            found = COMPLETE
+            settlement = COMPLETE
             effects = None if context is None else context.effects
             if effects is not None:
-                found = settlement_of(effects)
-                self._count(found)
+                settlement = settlement_of(effects)
+                self._count(settlement)
                 # Sends of a handler whose message is invalid are discarded, as after any other failure.
-                return Done(Settled(message, found), None if effects.verdict == "invalid" else effects)
-        self._count(found)
-        return Done(Settled(message, found))
+                return Done(Settled(message, settlement), None if effects.verdict == "invalid" else effects)
+        self._count(settlement)
+        return Done(Settled(message, settlement))
 
     def _count(self, settlement: Settlement, by: int = 1) -> None:
         name = settlement.outcome.value
@@ -336,43 +338,43 @@ class Consumer:
             # Settling says which; each of the others is still worth finishing.
             return
 
-    def _settle(self, done: list[Done]) -> None:
+    def _settle(self, results: list[Done]) -> None:
         """Settle messages in one commit with what their handlers asked for."""
-        while done:
+        while results:
             try:
-                self._commit(done)
+                self._commit(results)
                 return
             except MessageLockLost:
-                entries = [one.entry for one in done]
-                held = self.store.read(functools.partial(_held, entries))
-                left = [one for one in done if one.entry.message.key in held]
-                self.report.locks_lost += len(done) - len(left)
-                if len(left) == len(done):
+                entries = [one.entry for one in results]
+                keys = self.store.read(functools.partial(_held, entries))
+                rest = [one for one in results if one.entry.message.key in keys]
+                self.report.locks_lost += len(results) - len(rest)
+                if len(rest) == len(results):
                     raise
-                done = left
+                results = rest
             except Exception as error:
-                if store_fault(error, self.store) is not None or not any(one.effects for one in done):
+                if store_fault(error, self.store) is not None or not any(one.effects for one in results):
                     raise
-                self._settle_apart(done, error)
+                self._settle_apart(results, error)
                 return
 
-    def _settle_apart(self, done: list[Done], error: Exception) -> None:
+    def _settle_apart(self, results: list[Done], error: Exception) -> None:
         """Settle messages when what a handler asked for cannot be done: only its own attempt has failed."""
-        if len(done) > 1 and not self.whole:
-            for one in done:
+        if len(results) > 1 and not self.whole:
+            for one in results:
                 self._settle([one])
             return
-        at = next(place for place, one in enumerate(done) if one.effects is not None)
-        entry = done[at].entry
+        at = next(place for place, one in enumerate(results) if one.effects is not None)
+        entry = results[at].entry
         failed = Settlement(Outcome.FAILED, failure_of(error), self._delay)
         self._count(entry.settlement, -1)
         self._count(failed)
-        done[at] = Done(Settled(entry.message, failed))
-        self._settle(self._as_unit(done) if self.whole else done)
+        results[at] = Done(Settled(entry.message, failed))
+        self._settle(self._as_unit(results) if self.whole else results)
 
-    def _commit(self, done: Sequence[Done]) -> None:
-        entries = [one.entry for one in done]
-        effects = [one.effects for one in done if one.effects is not None]
+    def _commit(self, results: Sequence[Done]) -> None:
+        entries = [one.entry for one in results]
+        effects = [one.effects for one in results if one.effects is not None]
         sends = [
             send_operation(EntityPath.parse(path), None, sent) for one in effects for path, sent in one.sends
         ]

@@ -99,33 +99,35 @@ class DeadLetterDesk:
         called after each quarter of a second of a search, with the part of the queue that was searched, up
         to 1.
         """
-        parsed, given = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
+        parsed, filter_ = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
         if limit is not None:
             whole("limit", limit, 0, 1 << 62)
         flag("messages", messages)
         function("on_progress", on_progress)
-        return self._dead_letters(parsed, given, limit, messages, member("order", order, ORDERS), on_progress)
+        return self._dead_letters(
+            parsed, filter_, limit, messages, member("order", order, ORDERS), on_progress
+        )
 
     def _dead_letters(
         self,
         parsed: EntityPath,
-        given: DeadLetterFilter,
-        left: int | None,
+        filter_: DeadLetterFilter,
+        rest: int | None,
         messages: bool,
         order: str,
         on_progress: Callable[[float], object] | None,
     ) -> Iterator[DeadLetter]:
-        found: Slice | None = None
+        slice_: Slice | None = None
         page = _MESSAGES if messages else _LETTERS
-        while left is None or left > 0:
-            letters, found = look(
+        while rest is None or rest > 0:
+            letters, slice_ = look(
                 self._store,
                 functools.partial(
                     some_letters,
                     path=parsed,
-                    which=given,
-                    limit=page if left is None else min(page, left),
-                    after=found,
+                    which=filter_,
+                    limit=page if rest is None else min(page, rest),
+                    after=slice_,
                     messages=messages,
                     by_time=order.endswith("time"),
                     down=order.startswith("-"),
@@ -133,10 +135,10 @@ class DeadLetterDesk:
             )
             yield from letters
             if on_progress is not None:
-                on_progress(found.progress)
-            if found.position is None:
+                on_progress(slice_.progress)
+            if slice_.position is None:
                 return
-            left = None if left is None else left - len(letters)
+            rest = None if rest is None else rest - len(letters)
 
     def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
         """Return one dead letter with its whole history, even after its resolution."""
@@ -178,13 +180,13 @@ class DeadLetterDesk:
             edits = (lambda letters: _edited_by(called, letters)) if called is not None else editor
             for chunk in self._chunks(parsed, target, numbers, on_chunk, edits):
                 made = called if editor is None else self._edited(editor, parsed, chunk)
-                done = self._run(
+                part = self._run(
                     functools.partial(
                         resubmit, path=parsed, numbers=chunk, actor=who, edit=made, detail=detail
                     )
                 )
-                report.resubmitted.update(done.resubmitted)
-                report.skipped.extend(done.skipped)
+                report.resubmitted.update(part.resubmitted)
+                report.skipped.extend(part.skipped)
         return report
 
     def _chunks(
@@ -200,12 +202,12 @@ class DeadLetterDesk:
         if len(numbers) > _CHUNK:
             edited = None if edit is None else self._sessions(edit, path, target, numbers)
             chunks = look(self._store, lambda tx: portions(tx, path, target, numbers, _CHUNK, edited))
-        done = 0
+        count = 0
         for chunk in chunks:
             yield chunk
-            done += len(chunk)
+            count += len(chunk)
             if on_chunk is not None:
-                on_chunk(done, len(numbers))
+                on_chunk(count, len(numbers))
 
     def _sessions(
         self, edit: EditLetters, path: EntityPath, target: EntityPath, numbers: Sequence[int]
@@ -213,11 +215,13 @@ class DeadLetterDesk:
         """Return the sessions that an edit puts letters in, by number, if sessions are units at a target."""
         if not look(self._store, lambda tx: goes_to_units(tx, target)):
             return {}
-        found: dict[int, str | None] = {}
+        sessions: dict[int, str | None] = {}
         for start in range(0, len(numbers), _MESSAGES):
             made = self._edited(edit, path, numbers[start : start + _MESSAGES])
-            found |= {number: new.session_id for number, new in made.items() if isinstance(new, NewMessage)}
-        return found
+            sessions |= {
+                number: new.session_id for number, new in made.items() if isinstance(new, NewMessage)
+            }
+        return sessions
 
     def _edited(self, editor: EditLetters, parsed: EntityPath, numbers: Sequence[int]) -> EditedLetters:
         """Return what an edit makes of dead letters, by number."""
@@ -253,13 +257,13 @@ class DeadLetterDesk:
         parsed, numbers, detail = self._which(path, which)
         self._store.read(lambda tx: check_target(tx, parsed, target))
         for chunk in self._chunks(parsed, target, numbers, on_chunk):
-            done = self._run(
+            part = self._run(
                 functools.partial(
                     move_dead_letters, path=parsed, numbers=chunk, to=target, actor=who, detail=detail
                 )
             )
-            report.moved.update(done.moved)
-            report.skipped.extend(done.skipped)
+            report.moved.update(part.moved)
+            report.skipped.extend(part.skipped)
         return report
 
     def count_republished(self, path: str, which: Which, *, topic: str | None = None) -> RepublishReport:
@@ -339,9 +343,9 @@ class DeadLetterDesk:
         numbers = self.purged(path) if which is None else check_numbers(which)
         report = RestoreReport([], [])
         for chunk in _slices(numbers):
-            done = self._store.run(Restore(path=path, sequence_numbers=tuple(chunk)).by(who))
-            report.restored.extend(done.restored)
-            report.skipped.extend(done.skipped)
+            part = self._store.run(Restore(path=path, sequence_numbers=tuple(chunk)).by(who))
+            report.restored.extend(part.restored)
+            report.skipped.extend(part.skipped)
         return report
 
     def _run(self, act: Callable[[Transaction], T]) -> T:

@@ -76,8 +76,8 @@ def _hash_of_source(reference: str) -> str:
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = importlib.util.find_spec(module)
-        origin = None if found is None else found.origin
+        spec = importlib.util.find_spec(module)
+        origin = None if spec is None else spec.origin
         if origin is None or not os.path.isfile(origin):  # noqa: PTH113
             raise HandlerError(f"{module!r} cannot be imported: there is no source of it")
         with open(origin, "rb") as file:  # noqa: PTH123
@@ -111,10 +111,10 @@ class Editor:
     def _apply(self, letter: DeadLetter) -> Edited:
         if letter.message is None:
             return f"already {letter.resolution or 'gone'}"
-        found = self.edit.apply(letter.message)
-        if isinstance(found, Refused):
-            return f"the edit refuses it: {found.why}"
-        return prepare_edited(found.message) if isinstance(found, Changed) else None
+        edited = self.edit.apply(letter.message)
+        if isinstance(edited, Refused):
+            return f"the edit refuses it: {edited.why}"
+        return prepare_edited(edited.message) if isinstance(edited, Changed) else None
 
     def _call(self, letters: Sequence[DeadLetter]) -> list[Edited]:
         items = [pickle.dumps(letter) for letter in letters]

@@ -100,21 +100,21 @@ def explain_some(
 
     Each gets half of the time that is left, so that one that takes too long leaves time for the next.
     """
-    wanted = [cause for cause in causes if cause.to_explain]
-    left = [cause.number for cause in wanted if cause.letters > _MOST_AT_ONCE]
+    numbers = [cause for cause in causes if cause.to_explain]
+    rest = [cause.number for cause in numbers if cause.letters > _MOST_AT_ONCE]
     end = time.monotonic() + seconds
     asked = Asked(store, path, DeadLetterFilter(), None, (), causes)
-    for cause in wanted:
+    for cause in numbers:
         if cause.letters > _MOST_AT_ONCE:
             continue
         try:
             now = time.monotonic()
             answers = asked.answer_of(cause.number, (now + end) / 2)
         except _OutOfTime:
-            left.append(cause.number)
+            rest.append(cause.number)
         else:
             keep(store, path, answers, causes)
-    return left
+    return rest
 
 
 def keep(
@@ -122,14 +122,14 @@ def keep(
 ) -> None:
     """Keep with each cause what explains it."""
     letters = {cause.number: cause.letters for cause in causes}
-    found = {}
+    differences = {}
     for answer in answers:
         # Without anything to compare with, nothing was learnt.
         if answer.compared_with is ComparedWith.NOTHING:
             continue
         first = answer.differences[0] if answer.differences else None
         for number in answer.causes:
-            found[number] = CauseDifference(
+            differences[number] = CauseDifference(
                 filter=first.filter if first else None,
                 letters=first.letters if first else 0,
                 counted=answer.letters,
@@ -142,8 +142,8 @@ def keep(
             )
     # What cannot be kept now is found anew when somebody asks again.
     with suppress(StoreBusy, StoreFull, StoreReadOnly, TransactionError):
-        if found:
-            store.run(ExplainCauses(path, found))
+        if differences:
+            store.run(ExplainCauses(path, differences))
 
 
 class _OutOfTime(Exception):
@@ -224,11 +224,11 @@ class Asked:
     # -- letters --------------------------------------------------------------------------------
 
     def _letters(self, *, messages: bool) -> Iterator[DeadLetter]:
-        found: Slice | None = None
-        while found is None or found.position is not None:
+        slice_: Slice | None = None
+        while slice_ is None or slice_.position is not None:
             self._check_time()
-            letters, found = self._some(
-                self._which, _MESSAGES if messages else _PAGE, after=found, messages=messages
+            letters, slice_ = self._some(
+                self._which, _MESSAGES if messages else _PAGE, after=slice_, messages=messages
             )
             yield from letters
 
@@ -252,10 +252,10 @@ class Asked:
         kinds: dict[Kind, Letters] = {}
         for letter in self._letters(messages=False):
             kind = self._kind_of(letter, kinds)
-            known = kinds.get(kind)
-            if known is None:
-                known = kinds[kind] = Letters(letter, self._causes.get(letter.fingerprint or ""))
-            known.sample.add(letter.sequence_number)
+            letters = kinds.get(kind)
+            if letters is None:
+                letters = kinds[kind] = Letters(letter, self._causes.get(letter.fingerprint or ""))
+            letters.sample.add(letter.sequence_number)
         return kinds
 
     def check(self, tallies: Mapping[Kind, Tally], kinds: Mapping[Kind, Letters]) -> None:
@@ -269,19 +269,19 @@ class Asked:
                 if tally is not None and letter.message is not None:
                     tally.add(self.seen(letter.message, workers.get(letter.sequence_number)))
 
-    def _kind_of(self, letter: DeadLetter, known: Collection[Kind]) -> Kind:
+    def _kind_of(self, letter: DeadLetter, causes: Collection[Kind]) -> Kind:
         cause = self._causes.get(letter.fingerprint or "")
         kind = (letter.reason, letter.error_type) if cause is None else cause.number
-        return kind if len(known) < _MOST_KINDS or kind in known else (None, None)
+        return kind if len(causes) < _MOST_KINDS or kind in causes else (None, None)
 
     def _sampled(self, numbers: Sequence[int]) -> list[Features]:
-        found: list[Features] = []
+        features: list[Features] = []
         for start in range(0, len(numbers), _MESSAGES):
             which = DeadLetterFilter(sequence_numbers=tuple(numbers[start : start + _MESSAGES]))
             self._check_time()
             letters, _ = self._some(which, _MESSAGES)
-            found += self._features_of(letters)
-        return found
+            features += self._features_of(letters)
+        return features
 
     def _features_of(self, letters: Sequence[DeadLetter]) -> list[Features]:
         workers = self._workers(letters)
@@ -299,40 +299,40 @@ class Asked:
 
         def read(tx: Transaction) -> dict[int, str]:
             first = lower_bound(holder(tx, self._path).queue_id)
-            found = tx.history.workers([first + letter.sequence_number for letter in letters])
-            return {key - first: worker for key, worker in found.items()}
+            workers = tx.history.workers([first + letter.sequence_number for letter in letters])
+            return {key - first: worker for key, worker in workers.items()}
 
         return look(self._store, read) if letters else {}
 
     def _of_other_causes(self, kind: Kind) -> Group:
         """Return letters of all causes but one, as many of each as of the others."""
         others = [cause for cause in self._all if cause.number != kind and cause.letters][:_MOST_CAUSES]
-        found: list[Features] = []
+        features: list[Features] = []
         for cause in others:
             self._check_time()
             letters, _ = self._some(
                 DeadLetterFilter(cause=cause.number), max(1, min(LETTERS, _GOOD // len(others)))
             )
-            found += self._features_of(letters)
-        return Group(found)
+            features += self._features_of(letters)
+        return Group(features)
 
     # -- good messages --------------------------------------------------------------------------
 
     def _compare_with(
-        self, given: Sequence[Message | StoredMessage] | None
+        self, examples: Sequence[Message | StoredMessage] | None
     ) -> tuple[list[MessageView], ComparedWith, Group]:
         if self._compared is None:
-            good, compared = self._good(given)
+            good, compared = self._good(examples)
             rows = [features_of(view, self._leave_out, when=when) for view, when in good]
             self._compared = [view for view, _ in good], compared, Group(rows)
         return self._compared
 
     def _good(
-        self, given: Sequence[Message | StoredMessage] | None
+        self, examples: Sequence[Message | StoredMessage] | None
     ) -> tuple[list[tuple[MessageView, int | None]], ComparedWith]:
         """Return good messages, with the time when they were completed, and what they are."""
-        if given is not None:
-            return [(self.seen(message), None) for message in given], ComparedWith.GIVEN
+        if examples is not None:
+            return [(self.seen(message), None) for message in examples], ComparedWith.GIVEN
         kept = self._kept()
         if len(kept) >= _ENOUGH:
             return kept, ComparedWith.COMPLETED
@@ -354,22 +354,22 @@ class Asked:
             return [one for one in tx.samples.of_queue(queue.queue_id) if one.key not in gone]
 
         # They are as evenly spread by hash as by number.
-        found = sorted(look(self._store, read), key=lambda sample: hashed(sample.key))[:_GOOD]
+        samples = sorted(look(self._store, read), key=lambda sample: hashed(sample.key))[:_GOOD]
         return [
             (self._seen(decode_headers(one.headers), one.message_id, one.body, one.worker), one.kept)
-            for one in found
+            for one in samples
         ]
 
     def _waiting(self) -> Iterator[StoredMessage]:
         queue = look(self._store, lambda tx: holder(tx, self._path))
-        after, last, found, size = lower_bound(queue.queue_id), upper_bound(queue.queue_id), 0, 0
-        while found < _GOOD and size < _GOOD_BYTES:
+        after, last, count, size = lower_bound(queue.queue_id), upper_bound(queue.queue_id), 0, 0
+        while count < _GOOD and size < _GOOD_BYTES:
             self._check_time()
             page = look(self._store, functools.partial(_peek, first=after, last=last))
             for message in page:
                 # One that was tried before did not go well.
                 if not message.delivery_count:
-                    found, size = found + 1, size + len(message.body)
+                    count, size = count + 1, size + len(message.body)
                     yield message
             if len(page) < _MESSAGES:
                 return
@@ -420,18 +420,20 @@ class _Explained:
         #: Whether good messages were completed when the letters failed, and were counted as they were found.
         self.among_same_time = by_worker is not None
         self._good = by_worker.good if by_worker else good
-        found = cause.difference
+        difference = cause.difference
         if by_worker:
             self._found = [by_worker.found]
         else:
-            self._found = find_differences(cause.sample, good, cause.text, found)[0] if found else []
-        self.letters, self.good = (Tally([found.filter for found in self._found]) for _ in range(2))
+            self._found = (
+                find_differences(cause.sample, good, cause.text, difference)[0] if difference else []
+            )
+        self.letters, self.good = (Tally([difference.filter for difference in self._found]) for _ in range(2))
 
     def answer(self, kinds: Mapping[Kind, Letters], compared: ComparedWith) -> Explanation:
         parts = [kinds[kind] for kind in self.cause.members]
         reason, error_type = max(parts, key=lambda part: part.sample.count).kind
         # Letters of other causes were samples: what holds for these is what is known.
-        held = self.good.held if self.good.messages else [d.good.bit_count() for d in self._found]
+        counts = self.good.held if self.good.messages else [d.good.bit_count() for d in self._found]
         return Explanation(
             reason=reason,
             error_type=error_type,
@@ -440,8 +442,8 @@ class _Explained:
             causes=tuple(sorted(part.number for part in parts if part.number is not None)),
             examples=tuple(sorted(part.first for part in parts)[:_EXAMPLES]),
             differences=tuple(
-                Difference(found.filter, letters, good, found.also)
-                for found, letters, good in zip(self._found, self.letters.held, held, strict=True)
+                Difference(difference.filter, letters, good, difference.also)
+                for difference, letters, good in zip(self._found, self.letters.held, counts, strict=True)
             ),
             unexplained=self.letters.left,
             good=self._good.count,

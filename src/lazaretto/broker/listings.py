@@ -68,13 +68,15 @@ class ListingDesk:
         and order. A filter by text, reason, error type or condition searches the queue for `budget` seconds;
         the page may then have less than `limit`, and its `next` continues the search.
         """
-        parsed, given = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
+        parsed, filter_ = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
         whole("limit", limit, 1, _MOST_OF_PAGE)
         if cursor is not None:
             text("cursor", cursor, _LONGEST_CURSOR)
-        wanted = member("order", order, ORDERS)
+        order_ = member("order", order, ORDERS)
         longest = seconds("budget", budget)
         return look(
             self._store,
-            lambda tx: read_page(tx, parsed, given, limit=limit, cursor=cursor, order=wanted, budget=longest),
+            lambda tx: read_page(
+                tx, parsed, filter_, limit=limit, cursor=cursor, order=order_, budget=longest
+            ),
         )

@@ -325,11 +325,11 @@ class Receiver(MessageVerbs, Closing):
     def _renewing(self, messages: Messages) -> Steps[datetime]:
         """Return the steps of `renew_lock`."""
         self._refuse_closed()
-        given = [e.message for e in settlements(messages, COMPLETE)]
-        if not given:
+        ours = [e.message for e in settlements(messages, COMPLETE)]
+        if not ours:
             raise InvalidOption("expected at least one message, got none")
-        untils = yield Do(RenewLocks(given))
-        for message, until in zip(given, untils, strict=True):
+        untils = yield Do(RenewLocks(ours))
+        for message, until in zip(ours, untils, strict=True):
             assert message.lock is not None
             message.lock = msgspec.structs.replace(message.lock, until=until)
         return to_datetime(min(untils))
@@ -418,30 +418,30 @@ class Receiver(MessageVerbs, Closing):
     def _accepting(self, max_wait: float | None, name: str | None = None) -> Steps[bool]:
         """Lock the wanted session; return False if none became free within `max_wait` seconds."""
         end = None if max_wait is None else time.monotonic() + max_wait
-        wanted = None if self._wanted is NEXT_SESSION else self._wanted
-        assert not isinstance(wanted, NextSession)
+        session = None if self._wanted is NEXT_SESSION else self._wanted
+        assert not isinstance(session, NextSession)
         with self._locking:
             if self._lock is None:
-                self._lock = yield from self._waiting(lambda: self._try_accept(wanted, name), end)
+                self._lock = yield from self._waiting(lambda: self._try_accept(session, name), end)
                 if self._lock is not None:
                     self._rotation[self._path.key] = self._lock.session_id
         return self._lock is not None
 
-    def _try_accept(self, wanted: str | None, name: str | None) -> Steps[Lock | None]:
-        operation = AcceptSession(self._path, wanted, self._rotation.get(self._path.key), name)
+    def _try_accept(self, session: str | None, name: str | None) -> Steps[Lock | None]:
+        operation = AcceptSession(self._path, session, self._rotation.get(self._path.key), name)
         try:
-            found: Lock | None = yield from outcome_of(Do(operation, self._release_lock))
-            return found
+            lock: Lock | None = yield from outcome_of(Do(operation, self._release_lock))
+            return lock
         except CommitUnknown:
             self._maybe_locked = operation.locked
             raise
         except SessionCannotBeLocked:
-            if wanted is not None:
+            if session is not None:
                 raise
             return None
 
-    def _release_lock(self, found: object) -> ReleaseSession | None:
-        return ReleaseSession(self._path, found) if isinstance(found, Lock) else None
+    def _release_lock(self, lock: object) -> ReleaseSession | None:
+        return ReleaseSession(self._path, lock) if isinstance(lock, Lock) else None
 
     # -- ending ---------------------------------------------------------------------------------
 
@@ -476,10 +476,10 @@ class Receiver(MessageVerbs, Closing):
             raise BrokerClosed("this receiver is closed")
 
 
-def _release_all(found: object) -> Operation[Any] | None:
+def _release_all(answer: object) -> Operation[Any] | None:
     """Return what gives back messages that were received for nobody."""
     return (
-        Settle([Settled(message, RELEASE) for message in found])
-        if isinstance(found, list) and found
+        Settle([Settled(message, RELEASE) for message in answer])
+        if isinstance(answer, list) and answer
         else None
     )

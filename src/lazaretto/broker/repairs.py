@@ -80,18 +80,18 @@ class Repair(RepairMethods):
 
         It looks at so many `letters`, spread over the set; None means all. It changes nothing.
         """
-        wanted = None if letters is None else whole("letters", letters, 1, MOST_IN_FLIGHT)
+        most = None if letters is None else whole("letters", letters, 1, MOST_IN_FLIGHT)
 
         edit = self.edit()
         with Editor(edit) if edit is not None else contextlib.nullcontext() as editor:
-            return preview(functools.partial(look, self._store), self._name, editor, wanted)
+            return preview(functools.partial(look, self._store), self._name, editor, most)
 
     def progress(self) -> tuple[int, int]:
         """Return how many letters were dealt with, or taken back while it is undone, and of how many."""
-        found = look(self._store, lambda tx: find_repair(tx, self._name))
-        if found.phase in (Phase.UNDOING.value, Phase.UNDONE.value):
-            return found.position - (found.taken_back or 0), found.position
-        return found.position, found.letters
+        record = look(self._store, lambda tx: find_repair(tx, self._name))
+        if record.phase in (Phase.UNDOING.value, Phase.UNDONE.value):
+            return record.position - (record.taken_back or 0), record.position
+        return record.position, record.letters
 
     def apply(
         self,
@@ -142,9 +142,9 @@ class Repair(RepairMethods):
             read = functools.partial(
                 repaired_letters, repair=number, after=after, limit=_PAGE, skipped=skipped, failed=failed
             )
-            found, after = look(self._store, read)
-            yield from found
-            if len(found) < _PAGE:
+            page, after = look(self._store, read)
+            yield from page
+            if len(page) < _PAGE:
                 return
 
     def left(self, *, messages: bool = False) -> Iterator[DeadLetter]:
@@ -180,8 +180,8 @@ class Repair(RepairMethods):
         return self.status()
 
     def _is_over(self) -> bool:
-        found = self._store.read(lambda tx: find_repair(tx, self._name).phase)
-        return found not in {phase.value for phase in RUNNING}
+        phase_now = self._store.read(lambda tx: find_repair(tx, self._name).phase)
+        return phase_now not in {phase.value for phase in RUNNING}
 
 
 class _asking:  # noqa: N801
@@ -258,9 +258,9 @@ class RepairDesk:
 
     def repair(self, name: str) -> Repair:
         """Return a repair by its name. Raises RepairNotFound."""
-        wanted = text("name", name, 64)
-        look(self._store, lambda tx: find_repair(tx, wanted))
-        return Repair(self._store, wanted)
+        checked = text("name", name, 64)
+        look(self._store, lambda tx: find_repair(tx, checked))
+        return Repair(self._store, checked)
 
     def repairs(self, path: str | None = None, *, limit: int = 100) -> list[RepairStatus]:
         """Return the repairs, or those of a queue, newest first."""

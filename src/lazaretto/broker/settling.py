@@ -109,11 +109,11 @@ def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
     """Return the settlements of one call: one message or several, all settled in the same way."""
     if isinstance(messages, ReceivedMessage):
         return [Settled(messages, settlement)]
-    given = list(messages) if isinstance(messages, Iterable) else [messages]
-    for message in given:
+    items = list(messages) if isinstance(messages, Iterable) else [messages]
+    for message in items:
         if not isinstance(message, ReceivedMessage):
             raise InvalidOption(f"expected received messages, got {shown(message)}")
-    return [Settled(message, settlement) for message in given]
+    return [Settled(message, settlement) for message in items]
 
 
 def settle(store: Store, entries: Sequence[Settled]) -> None:
@@ -135,8 +135,8 @@ def _settling(entries: Sequence[Settled]) -> Steps[None]:
         yield Do(Settle(entries))
     except MessageLockLost as error:
         if len(entries) > 1:
-            held = yield Look(lambda tx: held_of(tx, entries))
-            lost = [e.message.sequence_number for e in entries if e.message.key not in held]
+            keys = yield Look(lambda tx: held_of(tx, entries))
+            lost = [e.message.sequence_number for e in entries if e.message.key not in keys]
             # None lost: a message was named twice.
             raise MessageLockLost(str(error), lost or error.sequence_numbers) from None
         raise

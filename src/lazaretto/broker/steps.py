@@ -57,8 +57,8 @@ def run_steps(store: Store, steps: Steps[T]) -> T:
             else:
                 step = steps.send(answer)
     except StopIteration as done:
-        found: T = done.value
-        return found
+        result: T = done.value
+        return result
 
 
 def _look_or_wait(store: Store, step: Look | Wait) -> Any:
@@ -104,18 +104,18 @@ def waiting_for(
             if woken:
                 check()
             seen = store.changes(place)
-            found = yield from attempt()
+            answer = yield from attempt()
         except BaseException:
             if woken:
                 store.pass_on(place, alike)
             raise
-        if found:
+        if answer:
             if woken:
                 store.pass_on(place, alike)
-            return found
-        left = _ASK_AGAIN if end is None else end - time.monotonic()
-        woken = left > 0 and (yield Wait(place, seen, min(left, _ASK_AGAIN), alike))
+            return answer
+        rest = _ASK_AGAIN if end is None else end - time.monotonic()
+        woken = rest > 0 and (yield Wait(place, seen, min(rest, _ASK_AGAIN), alike))
         if not woken:
-            if end is not None and left <= _ASK_AGAIN:
+            if end is not None and rest <= _ASK_AGAIN:
                 return None
             check()

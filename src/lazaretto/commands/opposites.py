@@ -34,12 +34,12 @@ def opposites(entries: Sequence[AuditEntry], later: Sequence[AuditEntry]) -> lis
     """
     if len(later) >= LATER and later[-1].position > entries[0].position:
         return [None] * len(entries)
-    known = {entry.position: entry for entry in (*later, *entries)}
+    by_position = {entry.position: entry for entry in (*later, *entries)}
     # Only what begins with the same part can meet.
     touched: dict[object, list[Touch]] = defaultdict(list)
     answers: dict[int, Command | None] = {}
-    for position in sorted(known, reverse=True):
-        entry = known[position]
+    for position in sorted(by_position, reverse=True):
+        entry = by_position[position]
         mine = _touches(entry)
         overtaken = any(one.meets(other) for one in mine for other in touched[one.place[0]])
         answers[position] = None if overtaken else opposite_of(entry)
@@ -53,8 +53,8 @@ def entry_records(entries: Sequence[AuditEntry], later: Sequence[AuditEntry]) ->
     records: list[dict[str, Any]] = []
     for entry, opposite in zip(entries, opposites(entries, later), strict=True):
         name = None if opposite is None else opposite.command_name
-        told = None if opposite is None else {"command": name, **msgspec.to_builtins(opposite)}
-        records.append({**plain(entry), "opposite": told})
+        undo = None if opposite is None else {"command": name, **msgspec.to_builtins(opposite)}
+        records.append({**plain(entry), "opposite": undo})
     return records
 
 

@@ -177,8 +177,8 @@ def _told(which: DeadLetterFilter) -> dict[str, object]:
     """Return a filter's parts as they are kept: numbers only as how many there are."""
     parts = which.as_detail()
     numbers = parts.pop("sequence_numbers", None)
-    told = {name: value if isinstance(value, str | int) else str(value) for name, value in parts.items()}
-    return {**told, **({} if numbers is None else {"numbers": len(numbers)})}
+    shown = {name: value if isinstance(value, str | int) else str(value) for name, value in parts.items()}
+    return {**shown, **({} if numbers is None else {"numbers": len(numbers)})}
 
 
 class DirectingRepair(OfRepair, frozen=True, kw_only=True):

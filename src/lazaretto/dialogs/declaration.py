@@ -51,7 +51,7 @@ def _read(path: str | Path) -> tuple[dict[str, Any], list[Definition]]:
 def parse_declaration(tables: Mapping[str, Any]) -> list[Definition]:
     """Return the definitions in tables as a file has them."""
     refuse_unknown(tables, _TABLES, "a declaration")
-    found: list[Definition] = []
+    definitions: list[Definition] = []
     for table, kind in _TABLES.items():
         entries = tables.get(table, {})
         if not isinstance(entries, Mapping):
@@ -59,8 +59,8 @@ def parse_declaration(tables: Mapping[str, Any]) -> list[Definition]:
         for name, options in entries.items():
             if not isinstance(options, Mapping):
                 raise InvalidOption(f"expected [{table}.{name!r}] to be a table, got {shown(options)}")
-            found.append(_definition(kind, name, dict(options)))
-    return found
+            definitions.append(_definition(kind, name, dict(options)))
+    return definitions
 
 
 def _definition(kind: str, name: str, options: dict[str, Any]) -> Definition:

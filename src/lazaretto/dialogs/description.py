@@ -85,7 +85,7 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
     queue = tx.queues.by_id(record.queue_id)
     state = at_time(record.state, record.expires, tx.now)
     states: Counter[str] = Counter()
-    held: HeldSession | None = None
+    hold: HeldSession | None = None
     delayed: datetime | None = None
     for stream in RECEIVED_STREAMS:
         session_id = stream_of(record.priority, record.handle, stream)
@@ -96,8 +96,8 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
                 row = tx.row(message.key)
                 delayed = None if row is None or row.due is None else to_datetime(row.due)
         session = tx.sessions.find(record.queue_id, session_id)
-        if held is None and session is not None and session.held_by is not None:
-            held = held_session(session_id, session.held_by)
+        if hold is None and session is not None and session.held_by is not None:
+            hold = held_session(session_id, session.held_by)
     group = tx.sessions.find(record.queue_id, group_session(record.group_id))
     locked = group is not None and group.is_locked(tx.now)
     error = None if record.error_code is None else (record.error_code, record.error_text or "")
@@ -114,8 +114,8 @@ def describe_conversation(tx: Transaction, record: ConversationRecord) -> Conver
         priority=record.priority,
         sent=record.sent,
         messages=dict(states),
-        waits=_waits(tx, record, state, queue, held, delayed, states, locked),
-        held=held,
+        waits=_waits(tx, record, state, queue, hold, delayed, states, locked),
+        held=hold,
         locked_by=group.locked_by if group is not None and locked else None,
         locked_until=to_datetime(group.locked_until) if group and locked and group.locked_until else None,
         error=error,
@@ -129,7 +129,7 @@ def _waits(
     record: ConversationRecord,
     state: ConversationState,
     queue: QueueRecord | None,
-    held: HeldSession | None,
+    hold: HeldSession | None,
     delayed: datetime | None,
     states: Counter[str],
     locked: bool,
@@ -140,8 +140,8 @@ def _waits(
     stopped = stop_error(queue, Subqueue.MAIN)
     if stopped is not None and queue.status is not QueueStatus.SEND_DISABLED:
         return f"its queue cannot be received from: {queue.status.value}"
-    if held is not None:
-        message = f"poison message {held.sequence_number} ({held.reason})"
+    if hold is not None:
+        message = f"poison message {hold.sequence_number} ({hold.reason})"
         return f"for a verdict on {message}; use `lazaretto dialog resume`"
     if locked:
         return "for the reader that has locked its group"
@@ -201,7 +201,7 @@ def _service(ends: dict[str, ConversationRecord], handle: str) -> str:
 
 
 def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]:
-    found = []
+    waiting = []
     for stream in RECEIVED_STREAMS:
         for message in tx.sessions.messages(
             record.queue_id, stream_of(record.priority, record.handle, stream)
@@ -215,10 +215,10 @@ def _waiting(tx: Transaction, record: ConversationRecord) -> list[TimelineEntry]
             if last is not None:
                 error = f": {last.error_type}: {last.error_message}" if last.error_type else ""
                 text += f" after {len(attempts)} attempts, the last {last.outcome.value}{error}"
-            found.append(
+            waiting.append(
                 TimelineEntry(
                     to_datetime(row.enqueued), _end(record.handle), record.service, "waiting",
                     decode_headers(row.headers).subject, number_of(row.message_id), text,
                 )
             )  # fmt: skip
-    return found
+    return waiting

@@ -110,10 +110,10 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         steps = self._taking(queue, max_messages, max_wait, conversation, group)
         if (tracing := active(self._store)) is not None:
             steps = tracing.receiving(self._path(queue), steps)
-        found = yield from steps
-        if found is None:
+        received = yield from steps
+        if received is None:
             return []
-        messages = [DialogMessage.of(message, stream) for message, stream in found.messages]
+        messages = [DialogMessage.of(message, stream) for message, stream in received.messages]
         for message in messages:
             self._directory.remember(message.conversation, Terms(message.service, message.contract))
             if message.is_last:
@@ -133,13 +133,13 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
     def _getting_group(
         self, queue: str | None = None, max_wait: float | None = 0.0
     ) -> Steps[tuple[str, bytes | None] | None]:
-        found = yield from self._taking(queue, 0, max_wait, None, None)
-        return None if found is None else (found.group, found.state)
+        handover = yield from self._taking(queue, 0, max_wait, None, None)
+        return None if handover is None else (handover.group, handover.state)
 
     def lock_group(self, group: str, queue: str | None = None) -> bytes | None:
         """Lock one conversation group and return its state. Raises ConversationLocked."""
-        found = run_steps(self._store, self._taking(queue, 0, 0.0, None, group))
-        return None if found is None else found.state
+        handover = run_steps(self._store, self._taking(queue, 0, 0.0, None, group))
+        return None if handover is None else handover.state
 
     def group_state(self, group: str, queue: str | None = None) -> bytes | None:
         """Return the state of a group that this transaction has locked, with its own changes."""
@@ -192,32 +192,32 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
             rotation.after,
         )
         named = group is not None or conversation is not None
-        found: GroupHandover | None = yield from waiting_for(
+        handover: GroupHandover | None = yield from waiting_for(
             self._store,
             self._directory.place(path),
-            lambda: outcome_of(Do(operation, lambda found: self._give_back(path, found))),
+            lambda: outcome_of(Do(operation, lambda handover: self._give_back(path, handover))),
             end,
             lambda: None,
             # Who has locked groups also gets what comes for these.
             alike=None if named or self._locks else "groups",
         )
-        if found is None:
+        if handover is None:
             return None
         if not named:
             rotation.turn += 1
-        if found.stream:
-            rotation.after = found.stream
-        new = (path.key, found.group) not in self._locks
-        self._locks[path.key, found.group] = found.lock
-        release = ReleaseGroup(found.lock) if new else None
-        self._work.adopt([message for message, _ in found.messages], release)
-        return found
+        if handover.stream:
+            rotation.after = handover.stream
+        new = (path.key, handover.group) not in self._locks
+        self._locks[path.key, handover.group] = handover.lock
+        release = ReleaseGroup(handover.lock) if new else None
+        self._work.adopt([message for message, _ in handover.messages], release)
+        return handover
 
-    def _give_back(self, path: EntityPath, found: object) -> ReleaseGroup | None:
+    def _give_back(self, path: EntityPath, handover: object) -> ReleaseGroup | None:
         """Return what releases a group that was locked for nobody."""
-        if not isinstance(found, GroupHandover) or (path.key, found.group) in self._locks:
+        if not isinstance(handover, GroupHandover) or (path.key, handover.group) in self._locks:
             return None
-        return ReleaseGroup(found.lock)
+        return ReleaseGroup(handover.lock)
 
     def renew_locks(self) -> None:
         """Renew the locks on all conversation groups of this transaction. Raises SessionLockLost."""
@@ -262,10 +262,10 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         if not isinstance(body, bytes | bytearray | memoryview):
             raise InvalidMessage(f"expected body to be bytes, got {shown(body)}")
         terms = self._begun.get(handle) or self._directory.terms(handle)
-        known = self._directory.definitions()
-        refuse_sending(known.contract(terms.contract), message_type, initiator=is_initiator(handle))
+        definitions = self._directory.definitions()
+        refuse_sending(definitions.contract(terms.contract), message_type, initiator=is_initiator(handle))
         data = bytes(body)
-        problem = problem_with(known.message_type(message_type), data)
+        problem = problem_with(definitions.message_type(message_type), data)
         tracing = active(self._store)
         trace = None if tracing is None else tracing.created_properties(dialog_of(handle))
         self._work.enlist(SendDialog(handle, message_type, data, problem, new_group(), trace))
@@ -276,8 +276,8 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         `error`: a code above 0 and a text of at most 3,000 characters. Unread messages here are dropped.
         """
         handle = check_handle(conversation)
-        given = None if error is None else check_error(error)
-        self._work.enlist(EndSide(handle, given, lenient=handle in self._last))
+        checked = None if error is None else check_error(error)
+        self._work.enlist(EndSide(handle, checked, lenient=handle in self._last))
 
     def move_conversation(self, conversation: str, group: str) -> None:
         """Move a conversation to another group of the same queue; both must be free or locked here."""
@@ -293,11 +293,11 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         self._work.enlist(SetTimer(handle, micros))
 
     def _settle(self, messages: DialogMessage | Iterable[DialogMessage], settlement: Settlement) -> None:
-        given = list(messages) if isinstance(messages, Iterable) else [messages]
-        for message in given:
+        items = list(messages) if isinstance(messages, Iterable) else [messages]
+        for message in items:
             if not isinstance(message, DialogMessage):
                 raise InvalidOption(f"expected messages of a dialog, got {shown(message)}")
-        self._work.settle([message.received for message in given], settlement)
+        self._work.settle([message.received for message in items], settlement)
 
     @property
     def messages(self) -> BrokerTransaction:

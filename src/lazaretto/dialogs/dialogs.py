@@ -184,8 +184,10 @@ class Dialogs(DialogMethods):
         `drop_others` drops definitions that are not named. `compare` changes nothing and returns what would
         change. It is all or nothing.
         """
-        given = read_declaration(declaration) if isinstance(declaration, str | Path) else list(declaration)
-        return self._apply(given, actor, drop_others=drop_others, compare=compare)
+        definitions = (
+            read_declaration(declaration) if isinstance(declaration, str | Path) else list(declaration)
+        )
+        return self._apply(definitions, actor, drop_others=drop_others, compare=compare)
 
     def _apply(
         self,
@@ -221,16 +223,16 @@ class Dialogs(DialogMethods):
         returns. `by_type` makes one from functions for message types. `grace` is the number of seconds that
         readers have to return at the end. Raises DefinitionError, HandlerError.
         """
-        known = self.definitions()
-        wanted = [known.service(name) for name in services]
+        definitions = self.definitions()
+        chosen = [definitions.service(name) for name in services]
         if not services:
-            wanted = [one for one in known.all("service") if one.handler is not None]
-        if not wanted:
+            chosen = [one for one in definitions.all("service") if one.handler is not None]
+        if not chosen:
             raise DefinitionError("no service has a handler: name one with create_service(handler=…)")
-        found = [(one, procedure or _handler_of(one)) for one in wanted]
-        for _, one in found:
+        pairs = [(one, procedure or _handler_of(one)) for one in chosen]
+        for _, one in pairs:
             refuse_lazy(one, "a procedure", may_await=False)
-        monitors = [QueueMonitor(self._store, self._directory, *one) for one in found]
+        monitors = [QueueMonitor(self._store, self._directory, *one) for one in pairs]
         try:
             yield monitors
         finally:
@@ -249,10 +251,10 @@ class Dialogs(DialogMethods):
 
     def dialog(self, dialog: str) -> list[ConversationDescription]:
         """Return the existing sides of a dialog, by its id or a handle. Raises ConversationNotFound."""
-        found = self._find(dialog)
+        id_ = self._find(dialog)
 
         def describe(tx: Transaction) -> list[ConversationDescription]:
-            ends = [describe_conversation(tx, record) for record in both_ends(tx, found)]
+            ends = [describe_conversation(tx, record) for record in both_ends(tx, id_)]
             if not ends:
                 raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may have ended")
             return ends
@@ -274,35 +276,35 @@ class Dialogs(DialogMethods):
         `held`: only those that a poison message holds. `after`: a handle, to begin behind it. `limit`: the
         most conversations; None: all.
         """
-        left = None if limit is None else whole("limit", limit, 0, 1 << 40)
+        rest = None if limit is None else whole("limit", limit, 0, 1 << 40)
         after = check_handle(after) if after else ""
-        wanted = None if state is None else member("state", state, STATES)
+        state_ = None if state is None else member("state", state, STATES)
         group_id = None if group is None else check_group(group)
         path = None if queue is None else EntityPath.parse(queue)
 
         def page(tx: Transaction) -> list[ConversationDescription]:
             queue_id = None if path is None else require_queue(tx, path).queue_id
-            found = tx.dialogs.conversations(
-                after, most, queue_id=queue_id, state=wanted, group_id=group_id, held=held
+            page_ = tx.dialogs.conversations(
+                after, most, queue_id=queue_id, state=state_, group_id=group_id, held=held
             )
-            return [describe_conversation(tx, record) for record in found]
+            return [describe_conversation(tx, record) for record in page_]
 
         while True:
-            most = _PAGE if left is None else min(left, _PAGE)
-            found = self._store.read(page)
-            yield from found
-            left = None if left is None else left - len(found)
-            if len(found) < most or left == 0:
+            most = _PAGE if rest is None else min(rest, _PAGE)
+            page_ = self._store.read(page)
+            yield from page_
+            rest = None if rest is None else rest - len(page_)
+            if len(page_) < most or rest == 0:
                 return
-            after = found[-1].conversation
+            after = page_[-1].conversation
 
     def timeline(self, dialog: str) -> list[TimelineEntry]:
         """Return the history of both sides of a dialog, then their queued messages.
 
         Raises ConversationNotFound.
         """
-        found = self._find(dialog)
-        entries = self._store.read(lambda tx: timeline(tx, found))
+        id_ = self._find(dialog)
+        entries = self._store.read(lambda tx: timeline(tx, id_))
         if not entries:
             raise ConversationNotFound(f"no dialog has the id {dialog!r}; it may have ended")
         return entries
@@ -321,8 +323,8 @@ class Dialogs(DialogMethods):
         "drop" and "reject" are the dispositions. "end" ends the conversation with `error` and dead-letters
         its messages.
         """
-        given, who = check_error(error), acting(actor)
-        self._store.run(Act(lambda tx: resume_conversation(tx, handle, verdict, given, who)))
+        checked, who = check_error(error), acting(actor)
+        self._store.run(Act(lambda tx: resume_conversation(tx, handle, verdict, checked, who)))
 
     def _find(self, dialog: str) -> str:
         """Return the handle of one end, given a dialog's id, its beginning, or a handle."""
@@ -333,9 +335,9 @@ class Dialogs(DialogMethods):
         near = self._store.read(
             lambda tx: tx.dialogs.conversations(dialog, 3, queue_id=None, state=None, group_id=None)
         )
-        found = {dialog_of(r.handle) for r in near if r.handle.startswith(dialog)}
-        if len(found) > 1:
+        ids = {dialog_of(r.handle) for r in near if r.handle.startswith(dialog)}
+        if len(ids) > 1:
             raise InvalidOption(f"several dialog ids begin with {dialog!r}; give a longer prefix")
-        if not found:
+        if not ids:
             raise ConversationNotFound(f"no dialog has an id that begins with {dialog!r}; it may have ended")
-        return f"{found.pop()}-i"
+        return f"{ids.pop()}-i"

@@ -51,10 +51,10 @@ class Directory:
         with self._lock:
             if self._definitions is not None and now - self._read < _STALE:
                 return self._definitions
-        found = self._store.read(lambda tx: tx.dialogs.definitions())
+        definitions = self._store.read(lambda tx: tx.dialogs.definitions())
         with self._lock:
-            self._definitions, self._read = found, now
-        return found
+            self._definitions, self._read = definitions, now
+        return definitions
 
     def forget_definitions(self) -> None:
         """Look again: they were changed here."""
@@ -63,12 +63,12 @@ class Directory:
 
     def terms(self, handle: str) -> Terms:
         """Return what a conversation was begun with. Raises ConversationNotFound."""
-        found = self._terms.get(handle)
-        if found is None:
+        terms = self._terms.get(handle)
+        if terms is None:
             record = self._store.read(lambda tx: require_conversation(tx, handle))
-            found = Terms(record.service, record.contract)
-            self.remember(handle, found)
-        return found
+            terms = Terms(record.service, record.contract)
+            self.remember(handle, terms)
+        return terms
 
     def remember(self, handle: str, terms: Terms) -> None:
         """Note what a conversation was begun with."""
@@ -79,13 +79,13 @@ class Directory:
 
     def place(self, path: EntityPath) -> int:
         """Return the key by which to wait for what comes to a queue."""
-        found = self._places.get(path.key)
-        if found is None:
-            found = self._store.read(lambda tx: place_of(tx, path))
-            if found is None:
+        place = self._places.get(path.key)
+        if place is None:
+            place = self._store.read(lambda tx: place_of(tx, path))
+            if place is None:
                 return 1
-            self._places[path.key] = found
-        return found
+            self._places[path.key] = place
+        return place
 
     def rotation(self, path_key: str) -> Rotation:
         """Return whose turn it is on a queue."""

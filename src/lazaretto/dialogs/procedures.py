@@ -24,8 +24,8 @@ def by_type(handlers: Mapping[str, MessageHandler], *, max_wait: float = READER_
     aside, and the far end receives an error. EndDialog and Error end the conversation, whether they have a
     function or not. The procedure returns when nothing has come for `max_wait` seconds.
     """
-    known = dict(handlers)
-    for name, function in known.items():
+    procedures = dict(handlers)
+    for name, function in procedures.items():
         refuse_lazy(function, f"the function for {name!r}", may_await=False)
 
     def procedure(reader: Reader) -> None:
@@ -36,7 +36,7 @@ def by_type(handlers: Mapping[str, MessageHandler], *, max_wait: float = READER_
                     received = work.receive(max_wait=max_wait)
                     if not received:
                         return
-                    _give(received[0], work, known)
+                    _give(received[0], work, procedures)
             except Exception as error:
                 if not received:
                     raise

@@ -48,8 +48,8 @@ def _json_schema(message_type: MessageType, body: bytes) -> str | None:
             encoded = msgspec.json.encode(message_type.schema, order="deterministic")
         except (TypeError, ValueError, RecursionError) as error:
             raise InvalidOption(f"the schema of {message_type.name!r} is not JSON: {error}") from None
-        found = compiled(encoded)(value)
-        problem = None if found is None else f"{message_type.name!r} does not meet its schema: {found}"
+        fault = compiled(encoded)(value)
+        problem = None if fault is None else f"{message_type.name!r} does not meet its schema: {fault}"
     return problem
 
 

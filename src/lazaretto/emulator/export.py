@@ -107,17 +107,17 @@ def _text(value: Any) -> str:
 
 def _rule(rule: Any) -> Rule:
     """Return a rule that Azure's client has read."""
-    wanted = rule.filter
+    filter_ = rule.filter
     chosen: Filter
-    if (kind := type(wanted).__name__) == "CorrelationRuleFilter":
+    if (kind := type(filter_).__name__) == "CorrelationRuleFilter":
         fields: dict[str, Any] = {
-            ours: getattr(wanted, _attribute(theirs)) for theirs, ours in FIELDS.items()
+            ours: getattr(filter_, _attribute(theirs)) for theirs, ours in FIELDS.items()
         }
-        chosen = CorrelationFilter(**fields, properties=wanted.properties or {})
+        chosen = CorrelationFilter(**fields, properties=filter_.properties or {})
     elif kind in _PLAIN:
         chosen = _PLAIN[kind]
     else:
-        chosen = SqlFilter(wanted.sql_expression, wanted.parameters or {})
+        chosen = SqlFilter(filter_.sql_expression, filter_.parameters or {})
     action = rule.action and SqlAction(rule.action.sql_expression, rule.action.parameters or {})
     return Rule(rule.name, chosen, action or None)
 
@@ -132,7 +132,7 @@ def _entity(
     """Return an entity with what differs from Service Bus's defaults."""
     entity = Emulated(path, path, kind, {}, rules)
     before = dict(told(kind, DEFAULTS[kind], ""))
-    given: dict[str, str] = {}
+    elements: dict[str, str] = {}
     for element, text in told(kind, options, ""):
         option = _OPTIONS.get(element)
         if text == before.get(element) and (
@@ -146,8 +146,8 @@ def _entity(
         except InvalidOption as error:
             namespace.ignored.append(f"{path}.{element}: {error}")
         else:
-            given[element] = text
-    return dataclasses.replace(entity, given=given)
+            elements[element] = text
+    return dataclasses.replace(entity, given=elements)
 
 
 def _add_subscription(
@@ -155,8 +155,8 @@ def _add_subscription(
 ) -> None:
     path = subscription_path(topic, name).queue
     # A subscription that the file gives no rules takes every message.
-    given = None if tuple(rules) == _EVERY else tuple(rules) or (Rule(DEFAULT_RULE, FalseFilter()),)
-    entity = _entity(namespace, path, "SubscriptionDescription", options, given)
+    rules_ = None if tuple(rules) == _EVERY else tuple(rules) or (Rule(DEFAULT_RULE, FalseFilter()),)
+    entity = _entity(namespace, path, "SubscriptionDescription", options, rules_)
     namespace.subscriptions[topic, name] = entity
 
 
@@ -223,13 +223,13 @@ class _Writer:
 
 
 def _properties(entity: Emulated) -> dict[str, Any]:
-    given = dict(_typed(entity.given.items()))
-    return {"Properties": given} if given else {}
+    properties = dict(_typed(entity.given.items()))
+    return {"Properties": properties} if properties else {}
 
 
-def _typed(given: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+def _typed(elements: Iterable[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """Yield properties as the file has them: numbers and booleans as such."""
-    for element, text in given:
+    for element, text in elements:
         if element not in _TEXTS and (text in ("true", "false") or text.isdigit()):
             yield element, json.loads(text)
         else:

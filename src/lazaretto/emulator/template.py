@@ -54,10 +54,10 @@ class Template:
     """A store in a folder of which namespaces are copies."""
 
     def __init__(
-        self, folder: Path, wanted: EmulatedNamespace | None, messages: Sequence[CannedMessage] = ()
+        self, folder: Path, namespace: EmulatedNamespace | None, messages: Sequence[CannedMessage] = ()
     ) -> None:
         self._folder = folder
-        self._wanted = wanted
+        self._wanted = namespace
         self._messages = messages
         self._made = False
 

@@ -128,20 +128,28 @@ def find_visitor(tx: Transaction, secret: str, kind: str) -> Visitor | None:
     id_, _, _ = rest.partition("_")
     if prefix != PREFIXES[kind] or not id_.isalnum():
         return None
-    found = tx.access.secret(id_)
-    if found is None or found.kind != kind or not hmac.compare_digest(found.digest, digest_of(secret)):
+    secret_record = tx.access.secret(id_)
+    if (
+        secret_record is None
+        or secret_record.kind != kind
+        or not hmac.compare_digest(secret_record.digest, digest_of(secret))
+    ):
         return None
-    if found.expires is not None and found.expires <= tx.now:
+    if secret_record.expires is not None and secret_record.expires <= tx.now:
         return None
-    seen = found.seen or found.created
+    seen = secret_record.seen or secret_record.created
     if kind == SESSION and seen + _SESSION_IDLES <= tx.now:
         return None
-    grants = _grants_of_secret(tx, found)
-    stale = found.seen is None or seen + _SEEN_EVERY[kind] <= tx.now
-    makers = () if found.makers is None else msgspec.json.decode(found.makers, type=tuple[str, ...])
-    soon = kind == TOKEN and found.expires is not None and found.expires <= tx.now + _WARNED
-    ends = to_datetime(found.expires) if soon and found.expires is not None else None
-    return Visitor(found.id, found.person, grants, stale, makers, ends)
+    grants = _grants_of_secret(tx, secret_record)
+    stale = secret_record.seen is None or seen + _SEEN_EVERY[kind] <= tx.now
+    makers = (
+        ()
+        if secret_record.makers is None
+        else msgspec.json.decode(secret_record.makers, type=tuple[str, ...])
+    )
+    soon = kind == TOKEN and secret_record.expires is not None and secret_record.expires <= tx.now + _WARNED
+    ends = to_datetime(secret_record.expires) if soon and secret_record.expires is not None else None
+    return Visitor(secret_record.id, secret_record.person, grants, stale, makers, ends)
 
 
 def makers_of(actor: str, person: str) -> str | None:
@@ -374,21 +382,21 @@ class OpenSession(Operation[NewSecret | None]):
 
     def run(self, tx: Transaction) -> NewSecret | None:
         kind = LINK if self.secret.startswith(PREFIXES[LINK]) else TOKEN
-        found = find_visitor(tx, self.secret, kind)
-        if found is None:
+        visitor = find_visitor(tx, self.secret, kind)
+        if visitor is None:
             return None
-        record = tx.access.secret(found.id)
+        record = tx.access.secret(visitor.id)
         assert record is not None
         expires = tx.now + _SESSION_LASTS
         if kind == LINK:
-            tx.access.delete_secret(found.id)
+            tx.access.delete_secret(visitor.id)
         elif record.expires is not None:
             expires = min(expires, record.expires)
         if self.former is not None:
             close_session(tx, self.former)
-        made = _make(tx, SESSION, found.name, self.address, expires, record.grants, makers=record.makers)
+        made = _make(tx, SESSION, visitor.name, self.address, expires, record.grants, makers=record.makers)
         # A link may be for somebody of whom the store knows nothing else.
-        who = Actor.at(found.name, self.address)
+        who = Actor.at(visitor.name, self.address)
         audit(tx, who, "access: login", "", by=kind, id=made.id, address=self.address)
         return made
 
@@ -408,8 +416,8 @@ class OpenVouchedSession(Operation[NewSecret | None]):
     address: str
 
     def run(self, tx: Transaction) -> NewSecret | None:
-        known = [name for name in (self.person, *self.groups) if grants_of(tx, name)]
-        if not known:
+        names = [name for name in (self.person, *self.groups) if grants_of(tx, name)]
+        if not names:
             return None
         if self.former is not None:
             close_session(tx, self.former)
@@ -423,8 +431,8 @@ class OpenVouchedSession(Operation[NewSecret | None]):
 
 def close_session(tx: Transaction, secret: str) -> bool:
     """End a session; return whether there was one."""
-    found = find_visitor(tx, secret, SESSION)
-    return found is not None and tx.access.delete_secret(found.id)
+    visitor = find_visitor(tx, secret, SESSION)
+    return visitor is not None and tx.access.delete_secret(visitor.id)
 
 
 @dataclasses.dataclass(slots=True)
@@ -446,6 +454,6 @@ class NoteSeen(Operation[None]):
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        found = tx.access.secret(self.id)
-        if found is not None:
-            tx.access.save_secret(msgspec.structs.replace(found, seen=tx.now))
+        secret = tx.access.secret(self.id)
+        if secret is not None:
+            tx.access.save_secret(msgspec.structs.replace(secret, seen=tx.now))

@@ -41,6 +41,6 @@ class NoteTry(Operation[None]):
 
     def run(self, tx: Transaction) -> None:
         edit = self.edit
-        told = {} if edit is None else {"edit": edit.describe(), "edit_digest": edit.digest}
+        details = {} if edit is None else {"edit": edit.describe(), "edit_digest": edit.digest}
         queue = require_queue(tx, self.path).path
-        audit(tx, self.actor, "try", queue, sequence_number=self.number, handler=self.handler, **told)
+        audit(tx, self.actor, "try", queue, sequence_number=self.number, handler=self.handler, **details)

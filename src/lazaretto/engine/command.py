@@ -230,15 +230,15 @@ def tuples_of(name: str, values: Mapping[int, Iterable[T]]) -> dict[int, tuple[T
 
 def check_numbers(numbers: object) -> list[int]:
     """Return sequence numbers as a list, else raise InvalidOption."""
-    given = numbers if isinstance(numbers, Iterable) else [numbers]
-    found: list[int] = []
-    for number in given:
+    values = numbers if isinstance(numbers, Iterable) else [numbers]
+    checked: list[int] = []
+    for number in values:
         if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= LAST_SEQUENCE:
             beyond = isinstance(number, int) and number > LAST_SEQUENCE
             upto = f" to {LAST_SEQUENCE}" if beyond else ""
             raise InvalidOption(f"expected sequence numbers, integers from 1{upto}, got {shown(number)}")
-        found.append(number)
-    return found
+        checked.append(number)
+    return checked
 
 
 def runs_of(detail: Detail) -> Runs:

@@ -49,8 +49,8 @@ class _Asked(msgspec.Struct, frozen=True):
 
 def four_eyes(tx: Transaction) -> int | None:
     """Return the most letters that one person may send or delete in an hour; None: any number."""
-    found = tx.access.setting(FOUR_EYES)
-    return None if found is None else int(found)
+    value = tx.access.setting(FOUR_EYES)
+    return None if value is None else int(value)
 
 
 def four_eyes_wish(tx: Transaction) -> FourEyesWish | None:
@@ -85,12 +85,12 @@ def letters_left(tx: Transaction, actor: str) -> int | None:
 
 def count_letters(tx: Transaction, actor: str, letters: int, what: str) -> None:
     """Count letters that somebody sends or deletes alone. Raises SecondPersonNeeded above what is left."""
-    left = letters_left(tx, actor)
-    if left is None or not letters:
+    rest = letters_left(tx, actor)
+    if rest is None or not letters:
         return
-    if letters > left:
+    if letters > rest:
         raise SecondPersonNeeded(
-            f"expected {str(actor)!r} to {what} at most {left} letters more within this hour, got {letters}: "
+            f"expected {str(actor)!r} to {what} at most {rest} letters more within this hour, got {letters}: "
             f"one person may send and delete {four_eyes(tx)} in an hour. Plan a repair, and ask somebody "
             "else to apply it"
         )
@@ -104,9 +104,9 @@ def count_letters(tx: Transaction, actor: str, letters: int, what: str) -> None:
 def _spent(tx: Transaction, name: str) -> dict[int, int]:
     """Return how many letters somebody sent and deleted alone, by minute, in the last hour."""
     kept = tx.access.setting(f"{LETTERS_OF}{name}")
-    found = {} if kept is None else msgspec.json.decode(kept, type=dict[int, int])
+    counts = {} if kept is None else msgspec.json.decode(kept, type=dict[int, int])
     since = (tx.now - _HOUR) // _MINUTE
-    return {minute: letters for minute, letters in found.items() if minute > since}
+    return {minute: letters for minute, letters in counts.items() if minute > since}
 
 
 class SetFourEyes(Administering[int | None], frozen=True, kw_only=True):

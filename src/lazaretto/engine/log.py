@@ -176,11 +176,11 @@ def tell_event(
 ) -> None:
     """Log an event once the commit is done. `warn`: as a warning, whatever its kind."""
     level = logging.WARNING if warn or kind in _WARNED else logging.INFO
-    given = {name: value for name, value in detail.items() if value is not None}
-    about = ", ".join(f"{name} {value}".replace("\n", " ") for name, value in given.items())
+    values = {name: value for name, value in detail.items() if value is not None}
+    about = ", ".join(f"{name} {value}".replace("\n", " ") for name, value in values.items())
     which = "" if number is None else f"message {number}: "
     sentence = EVENT_KINDS[kind].partition(" Detail:")[0]
-    tell(tx, level, queue, f"{which}{sentence} ({about})", event=kind, sequence_number=number, detail=given)
+    tell(tx, level, queue, f"{which}{sentence} ({about})", event=kind, sequence_number=number, detail=values)
 
 
 def tell(tx: Transaction, level: int, queue: str, text: str, stack: str | None = None, **fields: Any) -> None:
@@ -225,12 +225,12 @@ def read_events(
         raise InvalidOption(f"unknown kind of event {shown(kind)}{suggestion(kind, EVENT_KINDS)}")
     decode = msgspec.json.decode
     if before is None:
-        found = tx.history.events(after, limit, kind=kind, queue=queue)
+        events = tx.history.events(after, limit, kind=kind, queue=queue)
     else:
-        found = tx.history.events_before(before, limit, kind=kind, queue=queue)
+        events = tx.history.events_before(before, limit, kind=kind, queue=queue)
     return [
         Event(e.position, to_datetime(e.time), e.kind, e.queue, e.sequence_number, decode(e.detail))
-        for e in found
+        for e in events
     ]
 
 

@@ -18,15 +18,15 @@ KEPT = 86_400 * 1_000_000
 
 def first_answer(tx: Transaction, key: str, actor: str, digest: bytes) -> bytes | None:
     """Return the first answer to a command under a key; None: it was not run. Raises IdempotencyConflict."""
-    found = tx.commands.find(key)
-    if found is None or found.time <= tx.now - KEPT:
+    answer = tx.commands.find(key)
+    if answer is None or answer.time <= tx.now - KEPT:
         return None
-    if (found.actor, found.digest) != (actor, digest):
+    if (answer.actor, answer.digest) != (actor, digest):
         raise IdempotencyConflict(
             f"expected the command that {key!r} was first used for, got another one; "
             "give each command a key of its own"
         )
-    return found.answer
+    return answer.answer
 
 
 @dataclasses.dataclass(slots=True)
@@ -49,6 +49,6 @@ class Once(Operation[bytes]):
         answer = self.operation.run(tx)
         if isinstance(answer, Again):
             return answer
-        told = self.encode(answer)
-        tx.commands.keep(CommandRecord(self.key, str(self.actor), self.digest, told, tx.now))
-        return told
+        encoded = self.encode(answer)
+        tx.commands.keep(CommandRecord(self.key, str(self.actor), self.digest, encoded, tx.now))
+        return encoded

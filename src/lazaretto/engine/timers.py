@@ -51,15 +51,15 @@ _BACKLOG = 100
 
 def sweep(tx: Transaction, limit: int) -> int:
     """Process due timers, up to `limit`; return how many there were."""
-    done, found = 0, 1
+    total, count = 0, 1
     # One timer triggers another: an expired lock frees a message that has itself expired.
-    while found and done < limit and tx.anything_due():
-        found = _sweep_once(tx, limit)
-        done += found
+    while count and total < limit and tx.anything_due():
+        count = _sweep_once(tx, limit)
+        total += count
         if tx.plans:
             # What this has changed is not there to be looked at.
             break
-    return done
+    return total
 
 
 def catch_up(tx: Transaction) -> bool:
@@ -67,8 +67,8 @@ def catch_up(tx: Transaction) -> bool:
 
     If not, a receive that finds nothing tries again in another commit: more timers may free messages.
     """
-    done = sweep(tx, SWEEP)
-    return done < SWEEP and not (done and tx.plans)
+    count = sweep(tx, SWEEP)
+    return count < SWEEP and not (count and tx.plans)
 
 
 def _sweep_once(tx: Transaction, limit: int) -> int:
@@ -172,9 +172,9 @@ def release_held(tx: Transaction, queue: QueueRecord, session_id: str, outcome: 
         if worker is not None and tx.workers.is_dead(worker):
             blame(tx, worker, rows, alone=len(rows) == 1)
             return
-    for held in rows:
+    for suspect in rows:
         # A poison message may have removed the rest of its session.
-        row = tx.row(held.key)
+        row = tx.row(suspect.key)
         if row is None or row.state != LOCKED:
             continue
         if outcome is Outcome.LOCK_EXPIRED:
@@ -194,8 +194,8 @@ class Sweep(Operation[bool]):
     foreseeable = True
 
     def run(self, tx: Transaction) -> bool:
-        done = sweep(tx, self.limit)
-        return done >= self.limit or (tx.plans and done > 0)
+        count = sweep(tx, self.limit)
+        return count >= self.limit or (tx.plans and count > 0)
 
 
 def cleaned_at(tx: Transaction) -> int | None:

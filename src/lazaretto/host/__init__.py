@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     # Only when asked for: a sandbox needs the handler's part alone.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"lazaretto.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"lazaretto.{_HOMES[name]}"), name)
     # A module of this package is found under its own name, unless something else has it.
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value

@@ -101,10 +101,10 @@ def dry_run(
     `sample`: how many at most, as many of each cause as possible; None: all. `work` does it elsewhere. Raises
     EntityNotFound, HandlerError, SandboxSetupError.
     """
-    given = which if isinstance(which, DeadLetterFilter) else None
-    given = given or DeadLetterFilter(sequence_numbers=tuple(check_numbers(which)))
+    filter_ = which if isinstance(which, DeadLetterFilter) else None
+    filter_ = filter_ or DeadLetterFilter(sequence_numbers=tuple(check_numbers(which)))
     _check(sample)
-    letters = broker.dead_letters(path, given, messages=False)
+    letters = broker.dead_letters(path, filter_, messages=False)
     return _try(broker, path, letters, handler, edit, sample, work or try_letters)
 
 
@@ -131,7 +131,7 @@ def _check(sample: object) -> None:
 def _try(
     broker: Broker,
     path: str,
-    given: Iterable[DeadLetter],
+    letters: Iterable[DeadLetter],
     handler: Handler,
     edit: Edit | str | None,
     sample: int | None,
@@ -139,7 +139,7 @@ def _try(
 ) -> DryRun:
     causes: dict[str | None, list[int]] = defaultdict(list)
     types: dict[str | None, str | None] = {}
-    for letter in given:
+    for letter in letters:
         causes[letter.fingerprint].append(letter.sequence_number)
         types[letter.fingerprint] = letter.error_type
     made = None if edit is None else as_edit(edit)
@@ -202,8 +202,8 @@ class _Unedited:
 def _read(broker: Broker, path: str, numbers: Sequence[int]) -> Iterator[list[DeadLetter]]:
     for start in range(0, len(numbers), _CHUNK):
         part = tuple(numbers[start : start + _CHUNK])
-        found = broker.dead_letters(path, DeadLetterFilter(sequence_numbers=part))
-        yield [letter for letter in found if letter.message is not None]
+        letters = broker.dead_letters(path, DeadLetterFilter(sequence_numbers=part))
+        yield [letter for letter in letters if letter.message is not None]
 
 
 class Tried:
@@ -247,12 +247,12 @@ class Tried:
         same = shown_fingerprint(print_.number, self._key)
         self.again[letter.fingerprint] += same == letter.fingerprint
         error = failure.type if failure else settlement.reason
-        told = failure.message if failure else settlement.description
-        known = self.failures.get(same) or WouldFail(same, error, told, 0, ())
+        text = failure.message if failure else settlement.description
+        failures = self.failures.get(same) or WouldFail(same, error, text, 0, ())
         self.failures[same] = dataclasses.replace(
-            known,
-            count=known.count + 1,
-            examples=(*known.examples, letter.sequence_number)[:_EXAMPLES],
+            failures,
+            count=failures.count + 1,
+            examples=(*failures.examples, letter.sequence_number)[:_EXAMPLES],
         )
 
     def merge(self, other: Tried) -> None:
@@ -264,15 +264,15 @@ class Tried:
         self.sends += other.sends
         self.edited += other.edited
         self.statements += other.statements
-        for print_, found in other.failures.items():
-            known = self.failures.get(print_)
+        for print_, theirs in other.failures.items():
+            ours = self.failures.get(print_)
             self.failures[print_] = (
-                found
-                if known is None
+                theirs
+                if ours is None
                 else dataclasses.replace(
-                    known,
-                    count=known.count + found.count,
-                    examples=(*known.examples, *found.examples)[:_EXAMPLES],
+                    ours,
+                    count=ours.count + theirs.count,
+                    examples=(*ours.examples, *theirs.examples)[:_EXAMPLES],
                 )
             )
 

@@ -117,13 +117,13 @@ class Caller:
     def _check(self, message: ReceivedMessage) -> None:
         assert self._validate is not None
         try:
-            found = self._validate(message)
-            refuse_unrun(found, may_await=False)
+            problem = self._validate(message)
+            refuse_unrun(problem, may_await=False)
         except (InvalidMessage, HandlerError):
             raise
         except Exception as error:
             raise InvalidMessage(f"{type(error).__name__}: {error}") from error
-        if found is False:
+        if problem is False:
             raise InvalidMessage("the validator returned False")
 
     def _through(
@@ -182,16 +182,16 @@ class Caller:
 
 
 def _validator(
-    given: Callable[[Any], object] | Mapping[str, Any] | None,
+    check: Callable[[Any], object] | Mapping[str, Any] | None,
 ) -> Callable[[ReceivedMessage], object] | None:
-    if given is None or callable(given):
-        return given
-    problem = compile_schema(given)
+    if check is None or callable(check):
+        return check
+    problem = compile_schema(check)
 
     def validate(message: ReceivedMessage) -> None:
-        found = problem(json.loads(message.body))
-        if found is not None:
-            raise ValueError(found)
+        text = problem(json.loads(message.body))
+        if text is not None:
+            raise ValueError(text)
 
     return validate
 
@@ -218,10 +218,10 @@ def why_unsendable(function: Callable[..., object], error: Exception) -> str:
     """Return why a function cannot be pickled, naming the variable that prevents it if one is found."""
     why = f"{type(error).__name__}: {error}"
     try:
-        found = inspect.getclosurevars(function)
+        variables = inspect.getclosurevars(function)
     except (TypeError, ValueError):
         return why
-    for name, value in {**found.globals, **found.nonlocals}.items():
+    for name, value in {**variables.globals, **variables.nonlocals}.items():
         try:
             pickle_value(value)
         except Exception:

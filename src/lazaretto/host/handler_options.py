@@ -49,10 +49,10 @@ Validator = Callable[[Any], object] | Mapping[str, Any]
 
 
 def _functions(name: str, value: object) -> tuple[Function, ...]:
-    given = (value,) if callable(value) else value
-    if not isinstance(given, list | tuple) or not all(callable(one) for one in given):
+    functions = (value,) if callable(value) else value
+    if not isinstance(functions, list | tuple) or not all(callable(one) for one in functions):
         raise InvalidOption(f"expected {name} to be a function or a list of functions, got {shown(value)}")
-    return tuple(given)
+    return tuple(functions)
 
 
 def _validator(name: str, value: object) -> object:

@@ -40,13 +40,13 @@ def verdict_of(returned: object) -> PoisonVerdict | None:
         return returned
     if returned == RETRY:
         return "retry"
-    found = DISPOSITIONS.get(returned) if isinstance(returned, str) else None
-    if found is None:
+    disposition = DISPOSITIONS.get(returned) if isinstance(returned, str) else None
+    if disposition is None:
         raise HandlerError(
             f"expected an on_poison function to return None, {', '.join(DISPOSITIONS)} or {RETRY}, "
             f"got {shown(returned)}"
         )
-    return found
+    return disposition
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

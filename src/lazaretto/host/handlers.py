@@ -70,10 +70,10 @@ class Handler(Bound):
         name = getattr(self.function, "__qualname__", None)
         if module is None or name is None or module == "__main__" or "<" in name:
             return None
-        found: Any = sys.modules.get(module)
+        value: Any = sys.modules.get(module)
         for part in name.split("."):
-            found = getattr(found, part, None)
-        return (module, name) if found is self.function or found is self else None
+            value = getattr(value, part, None)
+        return (module, name) if value is self.function or value is self else None
 
 
 def _refuse_what_would_not_run(options: HandlerOptions, handler_is_async: bool) -> None:
@@ -104,10 +104,10 @@ def load_handlers(reference: str) -> list[Handler]:
     module_name, _, name = reference.partition(":")
     module = import_module(module_name)
     if name:
-        found = attribute(module, module_name, name)
+        loaded = attribute(module, module_name, name)
     else:
-        found = [value for value in vars(module).values() if isinstance(value, Handler)]
-    handlers = as_handlers(found, reference)
+        loaded = [value for value in vars(module).values() if isinstance(value, Handler)]
+    handlers = as_handlers(loaded, reference)
     if not handlers:
         raise HandlerError(f"{reference!r} has no handlers: decorate functions with @handler(queue)")
     return handlers
@@ -115,9 +115,9 @@ def load_handlers(reference: str) -> list[Handler]:
 
 def load_function(reference: str) -> Any:
     """Return the function or Handler named by "module:name". Raises HandlerError."""
-    found = load(reference)
-    form_of(found)
-    return found
+    function = load(reference)
+    form_of(function)
+    return function
 
 
 def as_handlers(given: object, what: str) -> list[Handler]:
@@ -127,9 +127,9 @@ def as_handlers(given: object, what: str) -> list[Handler]:
     if isinstance(given, Mapping):
         return [Handler(path, function) for path, function in given.items()]
     if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        found = list(given)
-        if all(isinstance(one, Handler) for one in found):
-            return found
+        handlers = list(given)
+        if all(isinstance(one, Handler) for one in handlers):
+            return handlers
     raise HandlerError(
         f"expected {what} to be a Handler, a list of them, or functions by queue, got {shown(given)}"
     )

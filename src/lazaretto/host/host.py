@@ -185,11 +185,11 @@ class ServiceHost:
 
     def _renew(self) -> None:
         for slot in self._slots:
-            for held in list(slot.held.values()):
-                if time.monotonic() >= held.renew_at and not held.given_up:
-                    handover = held.handover
+            for batch in list(slot.held.values()):
+                if time.monotonic() >= batch.renew_at and not batch.given_up:
+                    handover = batch.handover
                     self._store.run(RenewLease(handover.lock, [m.key for m in handover.messages]))
-                    held.renew_at = time.monotonic() + held.seconds / 2
+                    batch.renew_at = time.monotonic() + batch.seconds / 2
 
     def _error(self) -> BaseException | None:
         """Return the error that ended a slot, if there is one."""
@@ -207,11 +207,11 @@ class ServiceHost:
         why: list[EntityError] = []
         for shared in self._shared:
             path, failing = shared.handler.path, shared.stats.report().failing
-            found = self._store.read(functools.partial(work_left, path=path, failing=failing))
-            if found is True:
+            work = self._store.read(functools.partial(work_left, path=path, failing=failing))
+            if work is True:
                 return None
-            if isinstance(found, EntityError):
-                why.append(found)
+            if isinstance(work, EntityError):
+                why.append(work)
         return why
 
     @property
@@ -254,13 +254,15 @@ class ServiceHost:
         for slot in self._slots:
             slot.stop(grace)
         end = time.monotonic() + grace + _MARGIN
-        left = list(zip(self._slots, self._threads, strict=True))
-        while left and time.monotonic() < end:
-            left[0][1].join(_TICK)
+        running = list(zip(self._slots, self._threads, strict=True))
+        while running and time.monotonic() < end:
+            running[0][1].join(_TICK)
             if grace and self._ending.hurried:
                 self._await_slots(0.0)
                 return
-            left = [(slot, thread) for slot, thread in left if thread.is_alive() and not slot.is_given_up()]
+            running = [
+                (slot, thread) for slot, thread in running if thread.is_alive() and not slot.is_given_up()
+            ]
 
     def run(self, *, until: Callable[[], bool] | None = None) -> None:
         """Start, and work until SIGTERM, SIGINT, SIGHUP, `stop` or `request_stop`, or `until` returns True.

@@ -21,24 +21,24 @@ def work_left(tx: Transaction, path: EntityPath, failing: int) -> bool | EntityE
     `failing`: dead letters that failed and have no attempt limit.
     """
     queue = require_queue(tx, path)
-    found = describe(tx, queue)
-    if not _count(found, path, failing):
+    description = describe(tx, queue)
+    if not _count(description, path, failing):
         return False
-    if found.counts.locked:
+    if description.counts.locked:
         # Some receiver holds messages.
         return True
-    return stop_error(queue, path.subqueue) or _kept_back(tx, queue, path, found) or True
+    return stop_error(queue, path.subqueue) or _kept_back(tx, queue, path, description) or True
 
 
-def _count(found: QueueDescription, path: EntityPath, failing: int) -> int:
-    counts = found.counts
+def _count(description: QueueDescription, path: EntityPath, failing: int) -> int:
+    counts = description.counts
     if path.subqueue is not Subqueue.MAIN:
         return max(0, counts.dead_letter - failing)
     return counts.active + counts.locked + counts.suspect + counts.delayed + counts.scheduled
 
 
 def _kept_back(
-    tx: Transaction, queue: QueueRecord, path: EntityPath, found: QueueDescription
+    tx: Transaction, queue: QueueRecord, path: EntityPath, description: QueueDescription
 ) -> EntityError | None:
     if path.subqueue is not Subqueue.MAIN:
         return None
@@ -47,7 +47,7 @@ def _kept_back(
         return QueueDisabled(
             f"the breaker of {queue.path!r} is held open by an operator: set it to auto to resume delivery"
         )
-    if not found.held_sessions or _has_open_session(tx, queue):
+    if not description.held_sessions or _has_open_session(tx, queue):
         return None
     first, *_ = tx.sessions.held(lower_bound(queue.queue_id), upper_bound(queue.queue_id), 1)
     return held_error(queue, first.session_id, first.held_by)

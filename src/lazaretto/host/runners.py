@@ -132,8 +132,8 @@ class ProcessRunner:
         )
 
     def collect(self, on_some: OnSome) -> list[Ended]:
-        found = self.sandbox.collect(lambda some: on_some([(n, self._ended(n, v)) for n, v in some]))
-        return [self._ended(place, verdict) for place, verdict in enumerate(found)]
+        verdicts = self.sandbox.collect(lambda some: on_some([(n, self._ended(n, v)) for n, v in some]))
+        return [self._ended(place, verdict) for place, verdict in enumerate(verdicts)]
 
     def _ended(self, place: int, verdict: Verdict) -> Ended:
         ended = ended_of(verdict)

@@ -90,8 +90,8 @@ class Settling:
         """
         ended = self._as_unit(handover, ended)
         pairs = enumerate(zip(handover.messages, ended, strict=True))
-        left = [pair for place, pair in pairs if place not in settled]
-        self.commit(self._judged(left, handover.outage), handover.lock.token, following)
+        rest = [pair for place, pair in pairs if place not in settled]
+        self.commit(self._judged(rest, handover.outage), handover.lock.token, following)
         if handover.outage is not None:
             self._note_probe(handover.outage, ended)
 
@@ -122,15 +122,15 @@ class Settling:
             if isinstance(error, BrokerClosed):
                 raise
         except MessageLockLost:
-            held = self._persist(
+            keys = self._persist(
                 lambda: self._store.read(
                     lambda tx: held_of(tx, [Settled(m, e.settlement) for m, e in entries])
                 )
             )
-            left = [(m, e) for m, e in entries if m.key in held]
-            self._shared.stats.lost(len(entries) - len(left))
-            if len(left) < len(entries):
-                self.commit(left, token, following)
+            rest = [(m, e) for m, e in entries if m.key in keys]
+            self._shared.stats.lost(len(entries) - len(rest))
+            if len(rest) < len(entries):
+                self.commit(rest, token, following)
         except Exception as error:
             if store_fault(error, self._store) is not None:
                 raise
@@ -171,12 +171,12 @@ class Settling:
         )
         for hook in self._shared.handler.options.on_poison:
             try:
-                found = verdict_of(hook(poison))
+                decision = verdict_of(hook(poison))
             except BaseException:
                 # Even SystemExit from a hook must not end the slot.
                 _log.exception("a hook for poison messages of %r failed: the policy decides", path)
             else:
-                verdict = found if verdict is None else verdict
+                verdict = decision if verdict is None else verdict
         return verdict
 
     def _one_by_one(
@@ -284,12 +284,12 @@ class Settling:
             if e.settlement is not RELEASE
         ]
         with self._shared.lock:
-            found = window.note(prints, time.monotonic())
-            if found is None:
+            reason = window.note(prints, time.monotonic())
+            if reason is None:
                 return None
-            charges = _counted(window.take_charges(found), entries, found)
-        failure = next(e.settlement.failure for _, e in entries if e.fingerprint == found)
-        return self._open(found, failure, charges, entries)
+            charges = _counted(window.take_charges(reason), entries, reason)
+        failure = next(e.settlement.failure for _, e in entries if e.fingerprint == reason)
+        return self._open(reason, failure, charges, entries)
 
     def _open(
         self, fingerprint: str, failure: Failure | None, charges: dict[int, int], entries: Entries
@@ -346,7 +346,7 @@ def _foretold(tx: Transaction, entries: Sequence[tuple[ReceivedMessage, Ended]])
 def _counted(charges: Mapping[int, int], entries: Entries, fingerprint: str) -> dict[int, int]:
     """Return what was charged for a failure before these entries, which are not counted yet."""
     new = {m.key for m, e in entries if e is not COMPLETED and e.fingerprint == fingerprint}
-    return {key: left for key, count in charges.items() if (left := count - (key in new))}
+    return {key: rest for key, count in charges.items() if (rest := count - (key in new))}
 
 
 def _later(ended: Ended) -> Ended:

@@ -95,8 +95,8 @@ class Slot:
 
     def is_given_up(self) -> bool:
         """Whether all its messages were settled elsewhere, because a handler hangs."""
-        held = list(self.held.values())
-        return bool(held) and all(one.given_up for one in held)
+        batches = list(self.held.values())
+        return bool(batches) and all(one.given_up for one in batches)
 
     # -- taking ---------------------------------------------------------------------------------
 
@@ -130,9 +130,9 @@ class Slot:
 
     def _give_back(self) -> None:
         """Release messages that a fault kept from being settled, without counting an attempt."""
-        for token, held in list(self.held.items()):
-            if not held.given_up:
-                handover = held.handover
+        for token, batch in list(self.held.items()):
+            if not batch.given_up:
+                handover = batch.handover
                 # What is in doubt has no messages that are known.
                 self._store.run(GiveBack(handover.lock, [m.key for m in handover.messages] or None))
             del self.held[token]
@@ -229,12 +229,12 @@ class Slot:
         except BaseException:
             self._drop_runner()
             raise
-        held = self.held[handover.lock.token]
+        batch = self.held[handover.lock.token]
         with self._shared.lock:
-            held.collected, given_up = True, held.given_up
+            batch.collected, given_up = True, batch.given_up
         if not given_up:
             token = None if following is None else following.lock.token
-            self._settling.finish(handover, ended, token, held.settled)
+            self._settling.finish(handover, ended, token, batch.settled)
         elif following is not None:
             self._settling.finish(following, [RELEASED] * len(following.messages), None)
             del self.held[following.lock.token]
@@ -269,11 +269,11 @@ class Slot:
         if handover.outage is not None or self._sessions is not None:
             # The result of a session or a probe is known only when all of it has ended.
             return
-        held = self.held[handover.lock.token]
+        batch = self.held[handover.lock.token]
         with self._shared.lock:
-            if held.given_up:
+            if batch.given_up:
                 return
-            held.settled.update(place for place, _ in some)
+            batch.settled.update(place for place, _ in some)
         self._settling.finish_some([(handover.messages[place], ended) for place, ended in some])
 
     def _look_ahead(self, receiver: Receiver) -> Handover | None:
@@ -294,19 +294,19 @@ class Slot:
         if overdue is None:
             return
         ended, place = overdue.ended, overdue.place
-        for held in list(self.held.values()):
-            messages = held.handover.messages
+        for batch in list(self.held.values()):
+            messages = batch.handover.messages
             with self._shared.lock:
-                if held.given_up or held.collected or held.handover.lock.token != overdue.token:
+                if batch.given_up or batch.collected or batch.handover.lock.token != overdue.token:
                     continue
-                held.given_up = True
+                batch.given_up = True
             # A session that is one unit cannot complete without the message that hangs.
-            known = {} if self._sessions is PoisonSession.WHOLE else ended
-            out = held.settled if self._stopping.is_set() else held.settled | {place}
-            entries = [(m, known.get(n, RELEASED)) for n, m in enumerate(messages) if n not in out]
+            outcomes = {} if self._sessions is PoisonSession.WHOLE else ended
+            out = batch.settled if self._stopping.is_set() else batch.settled | {place}
+            entries = [(m, outcomes.get(n, RELEASED)) for n, m in enumerate(messages) if n not in out]
             _log.warning(
                 "the handler of %r does not return from message %d",
                 str(self._path),
                 messages[place].sequence_number,
             )
-            self._settling.commit(entries, held.handover.lock.token, None)
+            self._settling.commit(entries, batch.handover.lock.token, None)

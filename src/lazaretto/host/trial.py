@@ -83,9 +83,9 @@ def try_message(broker: Broker, path: str, sequence_number: int, handler: Handle
 def _find(broker: Broker, path: EntityPath, number: int) -> PeekedMessage:
     for subqueue in (Subqueue.DEAD_LETTER, Subqueue.MAIN):
         if path.subqueue in (Subqueue.MAIN, subqueue):
-            found = broker.peek(str(EntityPath(path.queue, subqueue)), 1, number)
-            if found and found[0].sequence_number == number:
-                return found[0]
+            messages = broker.peek(str(EntityPath(path.queue, subqueue)), 1, number)
+            if messages and messages[0].sequence_number == number:
+                return messages[0]
     raise MessageNotFound(f"no dead letter and no message {number} in {path.queue!r}")
 
 

@@ -191,8 +191,8 @@ class Child:
         os._exit(code)
 
     def _say_failed(self, error: BaseException) -> None:
-        found = failure_of(error)
-        size = self._records.put(0, _encode(found))
+        failure = failure_of(error)
+        size = self._records.put(0, _encode(failure))
         self._notify(FAILED, size)
 
     def _notify(self, kind: bytes, number: int) -> None:
@@ -233,7 +233,7 @@ class Child:
         threads = self._threads = threading.active_count()
         run = self._round_at_once if inspect.iscoroutinefunction(function) else self._round
         self._most_descriptors = count_descriptors() + _SPARE_DESCRIPTORS
-        left, looked = self._start.refork_every, 0
+        rest, looked = self._start.refork_every, 0
         self._limit_memory()
         commands = select.poll()
         commands.register(self._start.command_fd, select.POLLIN)
@@ -251,7 +251,7 @@ class Child:
                 continue
             if self._items.reach(size):
                 self._limit_memory()
-            reached = run(function, size, left, bool(stop_on_failure))
+            reached = run(function, size, rest, bool(stop_on_failure))
             if os.getpid() != me:
                 return 0
             looked += reached
@@ -259,9 +259,9 @@ class Child:
             if looked >= _LOOK_EVERY or self._cut:
                 looked = 0
                 leaves = leaves or count_descriptors() > self._most_descriptors
-            if left is not None:
-                left -= reached
-                leaves = leaves or left <= 0
+            if rest is not None:
+                rest -= reached
+                leaves = leaves or rest <= 0
             intact = self._found_pipes() == self._pipes
             numbers = self._numbers
             numbers[NEXT], numbers[CURSOR] = reached, -1
@@ -277,10 +277,10 @@ class Child:
     def _found_pipes(self) -> list[tuple[int, int]] | None:
         """Return which files our pipes are: an item may have put others in their places."""
         try:
-            found = (os.fstat(self._start.command_fd), os.fstat(self._start.wake_fd))
+            pipes = (os.fstat(self._start.command_fd), os.fstat(self._start.wake_fd))
         except OSError:
             return None
-        return [(one.st_dev, one.st_ino) for one in found]
+        return [(one.st_dev, one.st_ino) for one in pipes]
 
     def _round(self, function: Function, size: int, most: int | None, stop_on_failure: bool) -> int:
         """Run the items, or so many of them; return the first that was not run."""
@@ -414,14 +414,14 @@ class Child:
 
 
 def _error(index: int, error: BaseException) -> Record:
-    found = failure_of(error)
-    assert found is not None
-    kind, type_, message = ERROR, found.type, found.message
+    failure = failure_of(error)
+    assert failure is not None
+    kind, type_, message = ERROR, failure.type, failure.message
     if isinstance(error, MemoryError):
-        kind, type_, message = MEMORY, OUT_OF_MEMORY, found.message or "the memory limit was exceeded"
+        kind, type_, message = MEMORY, OUT_OF_MEMORY, failure.message or "the memory limit was exceeded"
     elif isinstance(error, DeadlineExceeded):
         kind, type_ = TIMEOUT, HANDLER_TIMEOUT
-    return index, kind, _encode(ItemFailure(type_, message, found.stack, found.site, _now()))
+    return index, kind, _encode(ItemFailure(type_, message, failure.stack, failure.site, _now()))
 
 
 def main() -> None:

@@ -96,8 +96,8 @@ class Segment:
 
     def __init__(self, fd: int, size: int) -> None:
         self.fd = fd
-        found = os.fstat(fd)
-        self._identity = found.st_dev, found.st_ino
+        status = os.fstat(fd)
+        self._identity = status.st_dev, status.st_ino
         self.map = mmap.mmap(fd, size)
 
     @classmethod
@@ -131,10 +131,10 @@ class Segment:
         """Map at least `size` bytes, which another process may have added; return whether it grew."""
         if size <= len(self.map):
             return False
-        found = os.fstat(self.fd)
-        if (found.st_dev, found.st_ino) != self._identity:
+        status = os.fstat(self.fd)
+        if (status.st_dev, status.st_ino) != self._identity:
             raise Corrupt(f"descriptor {self.fd} now belongs to another file")
-        if found.st_size < size:
+        if status.st_size < size:
             os.ftruncate(self.fd, size)
         old, self.map = self.map, mmap.mmap(self.fd, size)
         old.close()
@@ -193,12 +193,12 @@ def get_items(segment: Segment, size: int) -> list[Any]:
     data = segment.map
     (start,) = _START.unpack_from(data)
     with memoryview(data) as whole, whole[start:size] as written:
-        found: list[Any] | tuple[Any, ...] = marshal.loads(written)  # noqa: S302 - from the other side
-    if isinstance(found, list):
-        return found
+        items: list[Any] | tuple[Any, ...] = marshal.loads(written)  # noqa: S302 - from the other side
+    if isinstance(items, list):
+        return items
     columns = [
         [data[begin:end] for begin, end in itertools.pairwise(column)] if type(column) is tuple else column
-        for column in found
+        for column in items
     ]
     return list(zip(*columns, strict=True))
 

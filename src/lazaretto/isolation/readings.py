@@ -31,9 +31,9 @@ class Reading(NamedTuple):
 def read_in_order(numbers: memoryview, records: Segment, count: int, *, died: bool) -> Reading:
     """Read a round of `count` items that ran one after the other."""
     at = numbers[CURSOR]
-    done = numbers[NEXT] if at == -1 else at
+    position = numbers[NEXT] if at == -1 else at
     verdicts, recorded = [DONE] * count, -1
-    corrupt = not (0 <= done <= count and (at < count if died else at == -1))
+    corrupt = not (0 <= position <= count and (at < count if died else at == -1))
     try:
         for item, kind, payload in get_records(records, numbers[END], count):
             # What nearly all records are.
@@ -41,13 +41,13 @@ def read_in_order(numbers: memoryview, records: Segment, count: int, *, died: bo
             recorded = item
     except Corrupt:
         corrupt = True
-    return Reading(verdicts, at, done, recorded, corrupt)
+    return Reading(verdicts, at, position, recorded, corrupt)
 
 
 def read_ended(numbers: memoryview, records: Segment, count: int) -> dict[int, Verdict]:
     """Return the verdicts on those of `count` items at the same time that have ended. Raises Corrupt."""
-    found = get_records(records, numbers[END], count, in_order=False)
-    return {item: _verdict(kind, payload) for item, kind, payload in found}
+    verdicts = get_records(records, numbers[END], count, in_order=False)
+    return {item: _verdict(kind, payload) for item, kind, payload in verdicts}
 
 
 def _verdict(kind: int, payload: bytes) -> Verdict:

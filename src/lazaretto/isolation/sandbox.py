@@ -177,11 +177,11 @@ class Sandbox(Closing):
         verdicts: list[Verdict] = []
         self._on_some = on_some
         while self._count:
-            found = self._round()
-            verdicts += found
-            self._base += len(found)
-            over = is_over is not None and is_over(found)
-            failed = self._stop_on_failure and any(v.failed or v.status is not Status.DONE for v in found)
+            round_ = self._round()
+            verdicts += round_
+            self._base += len(round_)
+            over = is_over is not None and is_over(round_)
+            failed = self._stop_on_failure and any(v.failed or v.status is not Status.DONE for v in round_)
             if over or failed or self._stopped:
                 self._count = 0
             else:
@@ -251,21 +251,21 @@ class Sandbox(Closing):
         numbers = self._numbers
         if numbers[AT_ONCE]:
             return self._round_at_once(death)
-        found = read_in_order(numbers, self._records, self._count, died=death is not None)
-        verdicts, at, recorded = found.verdicts, found.at, found.recorded
+        reading = read_in_order(numbers, self._records, self._count, died=death is not None)
+        verdicts, at, recorded = reading.verdicts, reading.at, reading.recorded
         self._give_back(numbers[END])
-        if found.corrupt:
+        if reading.corrupt:
             return self._without(verdicts[: recorded + 1])
-        known = max(found.done, recorded + 1)
+        progress = max(reading.done, recorded + 1)
         if death is not None and at >= 0 and recorded < at:
             verdicts[at] = self._blame(death)
-            known = at + 1
-        self._note_progress(known)
-        return verdicts[:known]
+            progress = at + 1
+        self._note_progress(progress)
+        return verdicts[:progress]
 
-    def _note_progress(self, known: int) -> None:
+    def _note_progress(self, progress: int) -> None:
         """Notice when processes end again and again before they run anything."""
-        self._barren = 0 if known or self._stopped else self._barren + 1
+        self._barren = 0 if progress or self._stopped else self._barren + 1
         if self._barren == _MOST_BARREN:
             # Something is wrong with the processes that are copied.
             self._worker.give_up()
@@ -280,24 +280,24 @@ class Sandbox(Closing):
         try:
             if not 0 <= started <= count or not LEFT <= at < count:
                 raise Corrupt("the control page is not valid")
-            found = read_ended(numbers, self._records, count)
+            verdicts = read_ended(numbers, self._records, count)
         except Corrupt:
             self._give_back(end)
             return self._without([])
         self._give_back(end)
-        flying = [index for index in range(started) if index not in found]
+        flying = [index for index in range(started) if index not in verdicts]
         if death is not None and flying:
             # A thread may have done it while the step of another item ran.
-            known = at in flying and (len(flying) == 1 or not numbers[THREADS])
-            culprit = at if known else flying[0] if len(flying) == 1 and at != LEFT else None
+            certain = at in flying and (len(flying) == 1 or not numbers[THREADS])
+            culprit = at if certain else flying[0] if len(flying) == 1 and at != LEFT else None
             verdict = self._blame(death)
             if culprit is not None:
-                found[culprit] = verdict
+                verdicts[culprit] = verdict
             elif verdict.status is not Status.NOT_RUN:
                 # Nobody knows which one it was. They will come again, each alone.
                 self._alone = max(self._alone, len(flying))
         self._note_progress(started)
-        return [found.get(index, NOT_RUN) for index in range(started)]
+        return [verdicts.get(index, NOT_RUN) for index in range(started)]
 
     def _tell(self, now: float) -> None:
         """Tell which items have ended meanwhile."""
@@ -305,12 +305,12 @@ class Sandbox(Closing):
         if self._on_some is None or not self._numbers[AT_ONCE]:
             return
         try:
-            found = read_ended(self._numbers, self._records, self._count)
+            verdicts = read_ended(self._numbers, self._records, self._count)
         except Corrupt:
             # To be seen when the round is over.
             return
-        some = [(self._base + i, verdict) for i, verdict in found.items() if i not in self._told]
-        self._told.update(found)
+        some = [(self._base + i, verdict) for i, verdict in verdicts.items() if i not in self._told]
+        self._told.update(verdicts)
         if some:
             self._on_some(some)
 

@@ -105,16 +105,16 @@ def flush() -> None:
 
 def read_all(fd: int, size: int) -> bytes | None:
     """Return so many bytes, None when nobody will write any more."""
-    found, readable = b"", select.poll()
+    data, readable = b"", select.poll()
     readable.register(fd, select.POLLIN)
-    while len(found) < size:
+    while len(data) < size:
         # An item may have told the pipe not to wait.
         readable.poll()
-        part = os.read(fd, size - len(found))
+        part = os.read(fd, size - len(data))
         if not part:
             return None
-        found += part
-    return found
+        data += part
+    return data
 
 
 def bury(pid: int) -> int:

@@ -188,7 +188,7 @@ class BreakerWindow:
         if all(fingerprint is None for _, fingerprint in outcomes):
             self.note_completed([key for key, _ in outcomes], now)
             return None
-        latest, most, found = self._latest, 2 * self.policy.messages, None
+        latest, most, reason = self._latest, 2 * self.policy.messages, None
         self._forget(now)
         for key, fingerprint in outcomes:
             if key in latest:
@@ -202,10 +202,10 @@ class BreakerWindow:
                     charges[key] = (count + 1, first)
             if len(latest) > most:
                 self._failing -= latest.popitem(last=False)[1] is not None
-            if found is None and fingerprint is not None and self._failing >= self.policy.messages:
+            if reason is None and fingerprint is not None and self._failing >= self.policy.messages:
                 # Looked for at each failure: an outage may be over again at the end of a batch.
-                found = self._outage()
-        return found
+                reason = self._outage()
+        return reason
 
     def note_completed(self, keys: Sequence[int], now: float) -> None:
         """Add messages that have all succeeded, as `note` does, of which the latest are remembered."""

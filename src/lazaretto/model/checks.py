@@ -59,8 +59,8 @@ def not_found(plain: str, path: str, others: Iterable[str], *, more: bool = Fals
     """
     names = tuple(others)
     # That nothing exists is true only if all were looked at.
-    told = suggestion(path, names, more=more) if names or not more else ""
-    error = EntityNotFound(f"{plain}{told}")
+    hint = suggestion(path, names, more=more) if names or not more else ""
+    error = EntityNotFound(f"{plain}{hint}")
     error.plain, error.path, error.others, error.more = plain, path, names, more
     return error
 

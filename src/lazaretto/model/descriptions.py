@@ -70,8 +70,8 @@ class MessageCounts:
 
 
 def _counts_table(caption: str, counts: MessageCounts) -> str:
-    found = dataclasses.asdict(counts)
-    return html_table(caption, [name.replace("_", " ") for name in found], [list(found.values())])
+    rows = dataclasses.asdict(counts)
+    return html_table(caption, [name.replace("_", " ") for name in rows], [list(rows.values())])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

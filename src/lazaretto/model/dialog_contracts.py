@@ -132,15 +132,15 @@ def message_type(
     _name("a message type's name", name)
     if name in (DEFAULT, *SYSTEM_TYPES):
         raise InvalidOption(f"{name!r} is a built-in message type")
-    wanted = member("validation", validation, VALIDATIONS)
-    if (schema is not None) is not (wanted is Validation.JSON_SCHEMA):
+    validation_ = member("validation", validation, VALIDATIONS)
+    if (schema is not None) is not (validation_ is Validation.JSON_SCHEMA):
         raise InvalidOption(
-            f"expected a schema only with validation json_schema, got {wanted.value} "
+            f"expected a schema only with validation json_schema, got {validation_.value} "
             f"{'without' if schema is None else 'with'} one"
         )
     if schema is not None and not isinstance(schema, Mapping):
         raise InvalidOption(f"expected a schema to be a mapping, got {shown(schema)}")
-    return MessageType(name, wanted, None if schema is None else dict(schema))
+    return MessageType(name, validation_, None if schema is None else dict(schema))
 
 
 def contract(name: str, messages: Mapping[str, SentBy | str]) -> Contract:
@@ -267,8 +267,8 @@ class Definitions:
 
     def all(self, kind: str) -> list[Any]:
         """Return the definitions of a kind, by name."""
-        known = self._by_kind[kind]
-        return [known[name] for name in sorted(known) if name not in _DEFAULTS[kind]]
+        by_name = self._by_kind[kind]
+        return [by_name[name] for name in sorted(by_name) if name not in _DEFAULTS[kind]]
 
     def every(self) -> list[Definition]:
         """Return all definitions, in order of dependency."""
@@ -276,12 +276,12 @@ class Definitions:
 
     def _find(self, kind: str, name: str, by: str | None = None) -> Any:
         """Return a definition, which `by` needs. Raises DefinitionError."""
-        known = self._by_kind[kind]
-        if name not in known:
+        by_name = self._by_kind[kind]
+        if name not in by_name:
             what = f"{kind.replace('_', ' ')} {name!r}"
             problem = f"{what} does not exist" if by is None else f"{by} needs {what}, which does not exist"
-            raise DefinitionError(f"{problem}{suggestion(name, known)}")
-        return known[name]
+            raise DefinitionError(f"{problem}{suggestion(name, by_name)}")
+        return by_name[name]
 
     def get(self, kind: str, name: str) -> Definition | None:
         """Return a definition, or None if there is none with this name."""
@@ -289,16 +289,16 @@ class Definitions:
 
     def message_type(self, name: str) -> MessageType:
         """Return a message type. Raises DefinitionError."""
-        found: MessageType = self._find("message_type", name)
-        return found
+        definition: MessageType = self._find("message_type", name)
+        return definition
 
     def contract(self, name: str) -> Contract:
-        found: Contract = self._find("contract", name)
-        return found
+        definition: Contract = self._find("contract", name)
+        return definition
 
     def service(self, name: str) -> Service:
-        found: Service = self._find("service", name)
-        return found
+        definition: Service = self._find("service", name)
+        return definition
 
     def on_queue(self, path_key: str) -> list[Service]:
         """Return the services whose messages arrive in a queue."""
@@ -336,12 +336,12 @@ class Definitions:
 
         The contract outweighs the near service, and the near service outweighs the far one.
         """
-        wanted = (contract, service, far_service)
+        terms = (contract, service, far_service)
         best, level = (-1, -1, -1), DEFAULT_PRIORITY
         for one in self.all("priority"):
-            given = (one.contract, one.service, one.far_service)
-            if all(g is None or g == w for g, w in zip(given, wanted, strict=True)):
-                fit = (int(given[0] is not None), int(given[1] is not None), int(given[2] is not None))
+            pattern = (one.contract, one.service, one.far_service)
+            if all(g is None or g == w for g, w in zip(pattern, terms, strict=True)):
+                fit = (int(pattern[0] is not None), int(pattern[1] is not None), int(pattern[2] is not None))
                 if fit > best:
                     best, level = fit, one.level
         return level

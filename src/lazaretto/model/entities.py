@@ -106,11 +106,11 @@ class EntityPath(NamedTuple):
 def _read_path(path: str, subqueue: str | Subqueue | None) -> EntityPath:
     if not isinstance(path, str):
         raise InvalidPath(f"expected a path to be text, got {shown(path)}")
-    found, queue = Subqueue.MAIN, path
+    part, queue = Subqueue.MAIN, path
     lower = path.lower()
     for suffix, value in _SUFFIXES.items():
         if lower.endswith(suffix):
-            found, queue = value, path[: -len(suffix)]
+            part, queue = value, path[: -len(suffix)]
             break
     if subqueue is not None:
         named = subqueue if isinstance(subqueue, Subqueue) else None
@@ -118,11 +118,11 @@ def _read_path(path: str, subqueue: str | Subqueue | None) -> EntityPath:
             named = _NAMES.get(subqueue)
         if named is None:
             raise InvalidPath(f"expected subqueue to be one of {', '.join(_NAMES)}, got {shown(subqueue)}")
-        if found not in (Subqueue.MAIN, named):
+        if part not in (Subqueue.MAIN, named):
             raise InvalidPath(f"{path!r} already names a subqueue; omit subqueue={subqueue!r}")
-        found = named
+        part = named
     _check_queue_path(queue, path)
-    return EntityPath(exact(queue), found)
+    return EntityPath(exact(queue), part)
 
 
 @functools.lru_cache(_USUAL_PATHS)
@@ -131,23 +131,23 @@ def _usual_path(path: str) -> EntityPath:
     return _read_path(path, None)
 
 
-def _check_queue_path(queue: str, given: str) -> None:
+def _check_queue_path(queue: str, path: str) -> None:
     if queue.lower() == SYSTEM_DEAD_LETTER_QUEUE:
         return
     if not queue or len(queue) > LONGEST_PATH:
         raise InvalidPath(
-            f"expected a queue path of 1 to {LONGEST_PATH} characters, got {len(queue)} in {shown(given)}"
+            f"expected a queue path of 1 to {LONGEST_PATH} characters, got {len(queue)} in {shown(path)}"
         )
     segments = queue.split("/")
     for segment in segments:
         if not _SEGMENT.match(segment):
             raise InvalidPath(
                 "expected each part of a path to be letters, digits, '.', '-' or '_', and not dots alone, "
-                f"got {shown(segment)} in {shown(given)}"
+                f"got {shown(segment)} in {shown(path)}"
             )
     reserved = [index for index, segment in enumerate(segments) if segment.lower() == SUBSCRIPTIONS]
     if reserved and (reserved != [len(segments) - 2] or len(segments) < 3):
-        raise InvalidPath(f"'{SUBSCRIPTIONS}' is reserved for the paths of subscriptions, got {shown(given)}")
+        raise InvalidPath(f"'{SUBSCRIPTIONS}' is reserved for the paths of subscriptions, got {shown(path)}")
 
 
 def subscription_path(topic: str, name: str) -> EntityPath:

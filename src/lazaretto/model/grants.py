@@ -74,8 +74,8 @@ def join_grants(granted: Iterable[tuple[Grant, ...]]) -> tuple[Grant, ...]:
 
 def checked_grant(role: object, pattern: object) -> Grant:
     """Return a grant. Raises InvalidOption."""
-    found = member("role", role, {one.value: one for one in Role})
-    return Grant(found, text("queue", pattern, LONGEST_PATH))
+    role_ = member("role", role, {one.value: one for one in Role})
+    return Grant(role_, text("queue", pattern, LONGEST_PATH))
 
 
 def person_name(value: object) -> str:

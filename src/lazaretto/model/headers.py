@@ -180,13 +180,13 @@ def _property(name: str, value: object) -> PropertyValue:
     if isinstance(value, timedelta):
         return value if type(value) is timedelta else timedelta(microseconds=value // _MICROSECOND)
     if isinstance(value, str | bytes):
-        given = check_text(f"property {name!r}", value) if isinstance(value, str) else bytes(value)
-        size = len(given.encode() if isinstance(given, str) else given)
+        checked = check_text(f"property {name!r}", value) if isinstance(value, str) else bytes(value)
+        size = len(checked.encode() if isinstance(checked, str) else checked)
         if size > MAX_PROPERTY_SIZE:
             raise MessageTooLarge(
                 f"expected property {name!r} of at most {MAX_PROPERTY_SIZE} bytes, got {size}"
             )
-        return given
+        return checked
     raise InvalidMessage(
         f"expected property {name!r} to be str, int, float, bool, bytes, UUID, datetime, timedelta, Decimal "
         f"or None, got {shown(value)}"

@@ -78,20 +78,22 @@ class MessageHistory:
 
     def moments(self) -> list[Moment]:
         """Return what happened, the oldest first."""
-        found: list[Moment] = []
+        moments: list[Moment] = []
         for number, one in enumerate(self.generations):
             place = one.queue, one.sequence_number
             if one.enqueued is not None:
                 came = number and self.generations[number - 1].state == "forwarded"
                 what = "arrived" if came else "sent back" if number or one.generation else "sent"
-                found.append(Moment(one.enqueued, *place, what))
-            found += [Moment(a.ended, *place, a.outcome.value, a) for a in one.attempts]
+                moments.append(Moment(one.enqueued, *place, what))
+            moments += [Moment(a.ended, *place, a.outcome.value, a) for a in one.attempts]
             if one.dead_lettered is not None:
-                found.append(Moment(one.dead_lettered, *place, f"dead-lettered: {shown_reason(one.reason)}"))
+                moments.append(
+                    Moment(one.dead_lettered, *place, f"dead-lettered: {shown_reason(one.reason)}")
+                )
             if one.resolved is not None:
                 why = one.reason if one.dead_lettered is None else None
-                found.append(Moment(one.resolved, *place, f"{one.state}: {why}" if why else one.state))
-        return found
+                moments.append(Moment(one.resolved, *place, f"{one.state}: {why}" if why else one.state))
+        return moments
 
 
 def generation_of(letter: DeadLetter, subqueue: str, attempts: tuple[Attempt, ...]) -> Generation:

@@ -252,8 +252,8 @@ def as_message(message: Message | StoredMessage) -> Message:
         raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}{as_body(message)}")
     headers, properties = message.headers, message.properties
     if headers.dead_letter_source is not None:
-        told = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
-        properties = {k: v for k, v in properties.items() if k not in told}
+        named = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+        properties = {k: v for k, v in properties.items() if k not in named}
     return Message(
         body=message.body,
         message_id=message.message_id,

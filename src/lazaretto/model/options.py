@@ -156,11 +156,11 @@ def special(convert: Callable[[str, Any], Any], accepts: str) -> Check:
 
 def instance(cls: type[Any], *, or_none: bool = False) -> Check:
     """Take an object of a class, or None too."""
-    wanted = f"{cls.__name__} or None" if or_none else cls.__name__
+    expected = f"{cls.__name__} or None" if or_none else cls.__name__
 
     def convert(name: str, value: object) -> object:
         if not isinstance(value, cls) and not (or_none and value is None):
-            raise InvalidOption(f"expected {name} to be a {wanted}, got {shown(value)}")
+            raise InvalidOption(f"expected {name} to be a {expected}, got {shown(value)}")
         return value
 
     accepts = f"`{cls.__name__}`; `None`" if or_none else f"`{cls.__name__}`"
@@ -191,8 +191,8 @@ def required(check: Check) -> Mapping[str, Option]:
 
 def same_option(cls: type[Any], name: str) -> Any:
     """Declare a field as the same option that another class has."""
-    found = options_of(cls)[name]
-    return dataclasses.field(default=found.default, metadata={_KEY: found})
+    declared = options_of(cls)[name]
+    return dataclasses.field(default=declared.default, metadata={_KEY: declared})
 
 
 _option_sets: dict[type[Any], dict[str, Option]] = {}
@@ -217,12 +217,12 @@ def option_set(cls: type[D]) -> type[D]:
     converters = {name: one.check.convert for name, one in options.items()}
 
     @functools.wraps(create)
-    def checked(self: D, *args: Any, **given: Any) -> None:
-        refuse_unknown(given, fields, cls.__name__)
-        for name, value in given.items():
+    def checked(self: D, *args: Any, **values: Any) -> None:
+        refuse_unknown(values, fields, cls.__name__)
+        for name, value in values.items():
             if name in converters:
-                given[name] = converters[name](name, value)
-        create(self, *args, **given)
+                values[name] = converters[name](name, value)
+        create(self, *args, **values)
 
     cls.__init__ = checked  # type: ignore[assignment]
     return cls
@@ -283,18 +283,18 @@ def _range(low: Any, high: Any, unlimited: Any, format_: Callable[[Any], str]) -
 
 def _texts(docstring: str) -> dict[str, str]:
     """Return the text of each option that a docstring has a line for."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     name, margin = "", 0
     for line in docstring.partition(_SECTION)[2].splitlines()[1:]:
         if not line.strip():
             break
         match = _LINE.fullmatch(line.strip())
-        if match and (not found or _indent(line) <= margin):
+        if match and (not texts or _indent(line) <= margin):
             name, margin = match[1], _indent(line)
-            found[name] = match[2]
-        elif found:
-            found[name] += f" {line.strip()}"
-    return found
+            texts[name] = match[2]
+        elif texts:
+            texts[name] += f" {line.strip()}"
+    return texts
 
 
 def _indent(line: str) -> int:

@@ -152,6 +152,6 @@ def written_here(owner: str, name: str, given: object) -> str | None:
     if text is None:
         return None
     value = given.get(name) if isinstance(given, Mapping) else None
-    known = isinstance(value, int | float | bool | str)
+    literal = isinstance(value, int | float | bool | str)
     less = value - 1 if isinstance(value, int) and not isinstance(value, bool) and value > 0 else "…"
-    return text.format(name=plain, value=repr(value) if known else "…", less=less)
+    return text.format(name=plain, value=repr(value) if literal else "…", less=less)

@@ -119,12 +119,12 @@ class Homes:
 
     def rounds(self, queue_id: int, partitions: int) -> Rounds:
         """Return what is known of a queue's partitions."""
-        found = self._rounds.get(queue_id)
-        if found is None or found.partitions != partitions:
+        rounds = self._rounds.get(queue_id)
+        if rounds is None or rounds.partitions != partitions:
             if self.slot is None:
                 self.slot = self._take_slot()
-            found = self._rounds[queue_id] = Rounds(self.slot % partitions, partitions)
-        return found
+            rounds = self._rounds[queue_id] = Rounds(self.slot % partitions, partitions)
+        return rounds
 
     def find(self, queue_id: int) -> Rounds | None:
         """Return what is known of a queue's partitions, None if it is nothing."""

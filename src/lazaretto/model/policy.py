@@ -171,10 +171,10 @@ class PoisonPolicy:
 
         MSMQ 3 had no subqueues and no negative acknowledgements, so move and reject are refused.
         """
-        wanted = member("on_poison", on_poison, DISPOSITIONS)
-        if wanted in (Disposition.MOVE, Disposition.REJECT):
-            raise InvalidOption(f"expected on_poison to be fault or drop on MSMQ 3, got {wanted.value}")
-        return cls(receive_retry_count=5, on_poison=wanted, on_invalid=wanted)
+        disposition = member("on_poison", on_poison, DISPOSITIONS)
+        if disposition in (Disposition.MOVE, Disposition.REJECT):
+            raise InvalidOption(f"expected on_poison to be fault or drop on MSMQ 3, got {disposition.value}")
+        return cls(receive_retry_count=5, on_poison=disposition, on_invalid=disposition)
 
     @classmethod
     def service_broker(cls) -> PoisonPolicy:

@@ -55,10 +55,10 @@ class Rate:
 
 def series(rows: Iterable[tuple[int, Counts]], now: int, span: int, limit: int) -> list[Rate]:
     """Return the latest spans of time up to now, oldest first; `rows`: counts by the minute they start at."""
-    found = dict(rows)
+    by_minute = dict(rows)
     last = start_of(now, span)
     starts = range(last - (limit - 1) * span, last + 1, span)
-    return [Rate(to_datetime(start * MINUTE), *found.get(start, NONE)) for start in starts]
+    return [Rate(to_datetime(start * MINUTE), *by_minute.get(start, NONE)) for start in starts]
 
 
 def start_of(time: int, span: int) -> int:

@@ -65,10 +65,10 @@ def read_field(field: str) -> Target:
     wrong = InvalidOption(
         f"expected field to be body, body.name, body..name, user, user.name or error, got {shown(field)}"
     )
-    found = re.match(r"(body|user|error)(?![^.])", field, re.IGNORECASE)
-    if found is None:
+    match = re.match(r"(body|user|error)(?![^.])", field, re.IGNORECASE)
+    if match is None:
         raise wrong
-    where, at, steps = found[1].lower(), found.end(), []
+    where, at, steps = match[1].lower(), match.end(), []
     while at < len(field):
         step = _STEP.match(field, at)
         if step is None:

@@ -98,9 +98,9 @@ def why_stop(pace: Pace) -> str | None:
 
 def next_chunk(size: int, seconds: float) -> int:
     """Return how many letters the next commit takes, given how long the latest one of `size` took."""
-    wanted = size * CHUNK_SECONDS / max(seconds, 1e-6)
+    ideal = size * CHUNK_SECONDS / max(seconds, 1e-6)
     # Slowly up, at once down: one long commit is felt, one short one is not.
-    size = max(_LEAST_CHUNK, min(MOST_CHUNK, int(min(wanted, 2 * size))))
+    size = max(_LEAST_CHUNK, min(MOST_CHUNK, int(min(ideal, 2 * size))))
     # Round numbers are texts of SQL that are known already.
     return size - size % 100 if size > 100 else size
 

@@ -112,11 +112,11 @@ def unfair(kept: Sequence[Kept], most: int, now: int) -> list[int]:
         place = (_chosen(number, _PLACE_BITS) & (1 << _PLACE_BITS) - 1) / (1 << _PLACE_BITS)
         return level - math.log2(1 - place / 2) - (now - one.kept) / _DAY
 
-    left = sorted(kept, key=worth, reverse=True)
+    ordered = sorted(kept, key=worth, reverse=True)
     number = size = 0
-    for one in left:
+    for one in ordered:
         size += one.size
         if number >= _LEFT * most or size > _LEFT * most_bytes:
             break
         number += 1
-    return [one.key for one in left[number:]]
+    return [one.key for one in ordered[number:]]

@@ -116,8 +116,8 @@ def shape(text: str) -> str:
     """
     # These two have a meaning here, wherever a text has them from.
     text = text[:_LONGEST_TEXT].replace(_WHEN, HOLE)
-    found = _RUN(HOLE, "".join(map(_PIECE, _PIECES(text)))).replace(_WHEN, "")
-    return _SPACES(" ", found).strip()[:LONGEST_SHAPE]
+    text_ = _RUN(HOLE, "".join(map(_PIECE, _PIECES(text)))).replace(_WHEN, "")
+    return _SPACES(" ", text_).strip()[:LONGEST_SHAPE]
 
 
 def _is_word(token: str) -> bool:
@@ -135,7 +135,7 @@ def _open_places(rows: Mapping[tuple[str, ...], int]) -> set[_Around]:
         for place, word in enumerate(template):
             if _is_word(word) or word == HOLE:
                 around[(*template[:place], HOLE, *template[place + 1 :]), place][word] += count
-    found = set()
+    places = set()
     for (context, place), words in around.items():
         constants = sum(map(_is_word, context))
         if len(words) < 2 or not constants:
@@ -148,8 +148,8 @@ def _open_places(rows: Mapping[tuple[str, ...], int]) -> set[_Around]:
             enough = len(words) >= (4 if constants >= 2 else 10)
             is_open = enough and (once >= 0.3 * len(words) or len(words) >= 6)
         if is_open:
-            found.add((context, place))
-    return found
+            places.add((context, place))
+    return places
 
 
 def templates(counts: Mapping[str, int], rounds: int = 4) -> dict[str, str]:
@@ -157,10 +157,10 @@ def templates(counts: Mapping[str, int], rounds: int = 4) -> dict[str, str]:
 
     `counts`: how many texts have each shape. A pure function; the order plays no role.
     """
-    found = {shape: tuple(_WORDS(shape)) for shape in counts}
+    words = {shape: tuple(_WORDS(shape)) for shape in counts}
     for _ in range(rounds):
         rows: dict[tuple[str, ...], int] = defaultdict(int)
-        for shape_, template in found.items():
+        for shape_, template in words.items():
             rows[template] += counts[shape_]
         places = _open_places(rows)
         again = {
@@ -172,14 +172,14 @@ def templates(counts: Mapping[str, int], rounds: int = 4) -> dict[str, str]:
                 else word
                 for place, word in enumerate(template)
             )
-            for shape_, template in found.items()
+            for shape_, template in words.items()
         }
-        if again == found:
+        if again == words:
             break
-        found = again
+        words = again
     # A shape that shares its template with no other one stays as it reads.
     alike: dict[tuple[str, ...], list[str]] = defaultdict(list)
-    for shape_, template in found.items():
+    for shape_, template in words.items():
         alike[template].append(shape_)
     return {
         shape_: shapes[0] if len(shapes) == 1 else " ".join(template)
@@ -211,7 +211,7 @@ def words_in(shape: str, text: str) -> str:
 
     A value of which a part was a hole in the shape is not found there as it is.
     """
-    known = {HOLE, *_WORDS(text)}
+    vocabulary = {HOLE, *_WORDS(text)}
     return re.sub(
-        _WORD, lambda found: found[0] if found[0] in known or not _is_word(found[0]) else HOLE, shape
+        _WORD, lambda match: match[0] if match[0] in vocabulary or not _is_word(match[0]) else HOLE, shape
     )

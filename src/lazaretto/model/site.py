@@ -63,7 +63,7 @@ def site_in(stack: str | None) -> str | None:
 
 def _first(error: BaseException) -> BaseException:
     """Return the error that led to another, and so on to this one; the first that others' code raised."""
-    found, current, seen = error, error, {id(error)}
+    first, current, seen = error, error, {id(error)}
     while len(seen) < _MOST_CHAINED:
         before = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
         if before is None or id(before) in seen:
@@ -71,8 +71,8 @@ def _first(error: BaseException) -> BaseException:
         seen.add(id(before))
         current = before
         if _is_raised_by_others(current):
-            found = current
-    return found
+            first = current
+    return first
 
 
 def _is_raised_by_others(error: BaseException) -> bool:
@@ -123,12 +123,12 @@ def _site_in_python(lines: list[str]) -> str | None:
         if frames and line.strip().startswith(_CHAINED):
             # What comes before has led to what follows.
             break
-        found = _FRAME.search(line)
-        if found is not None and not _is_ours(found[1]):
+        match = _FRAME.search(line)
+        if match is not None and not _is_ours(match[1]):
             below = lines[number + 1] if number + 1 < len(lines) and not sampled else ""
             # Behind a frame stands its line; another frame does if the source was not found.
             source = "" if _FRAME.search(below) or not below.startswith((" ", "|")) else below.lstrip(" |")
-            frames.append((found[1], _written(f"{_tail_of(found[1])}:{found[2].strip()}", source)))
+            frames.append((match[1], _written(f"{_tail_of(match[1])}:{match[2].strip()}", source)))
     if not frames:
         return None
     if sampled:

@@ -15,10 +15,10 @@ _DECIMAL: Final = re.compile(r"[+-]?\d{1,400}(?:\.\d{1,400})?(?:[eE][+-]?\d{1,6}
 
 def read_duration(text: str) -> timedelta:
     """Return a duration. Raises ValueError."""
-    found = _DURATION.fullmatch(text)
-    if found is None or text[-1:] in ("P", "T"):
+    match = _DURATION.fullmatch(text)
+    if match is None or text[-1:] in ("P", "T"):
         raise ValueError(f"expected a duration such as PT1M30S, got {text[:100]!r}")
-    sign, days, hours, minutes, seconds, fraction = found.groups()
+    sign, days, hours, minutes, seconds, fraction = match.groups()
     micros = int((fraction or "")[:6].ljust(6, "0"))
     try:
         length = timedelta(int(days or 0), int(seconds or 0), micros, 0, int(minutes or 0), int(hours or 0))

@@ -66,13 +66,13 @@ _FAILED, _EXPIRED = 10, 5
 
 def find_troubles(queue: Standing) -> tuple[Trouble, ...]:
     """Return what is wrong with a queue, what makes messages stand still first."""
-    found = [*_held(queue), *_breaker(queue), *_status(queue), *_halted(queue)]
+    troubles = [*_held(queue), *_breaker(queue), *_status(queue), *_halted(queue)]
     # What stands still for another reason is not taken by anybody either.
-    found += [] if found else _unattended(queue)
-    found += _dead_letters(queue)
+    troubles += [] if troubles else _unattended(queue)
+    troubles += _dead_letters(queue)
     advice = advise_for_clients(queue.path, queue.options, queue.client_failures)
-    found += [] if advice is None else [advice]
-    return tuple(sorted(found, key=lambda trouble: not trouble.severe))
+    troubles += [] if advice is None else [advice]
+    return tuple(sorted(troubles, key=lambda trouble: not trouble.severe))
 
 
 def _held(queue: Standing) -> list[Trouble]:
@@ -91,10 +91,10 @@ def _breaker(queue: Standing) -> list[Trouble]:
     breaker = queue.breaker
     if breaker.status not in (BreakerStatus.OPEN, BreakerStatus.HELD_OPEN):
         return []
-    held = breaker.status is BreakerStatus.HELD_OPEN
-    command = _line("breaker", "resume" if held else "show", queue.path)
-    why = "kept open by an operator" if held else f"open, for an outage: {breaker.error}"
-    what = "nothing is handed out" if held else "only probes are handed out"
+    held_open = breaker.status is BreakerStatus.HELD_OPEN
+    command = _line("breaker", "resume" if held_open else "show", queue.path)
+    why = "kept open by an operator" if held_open else f"open, for an outage: {breaker.error}"
+    what = "nothing is handed out" if held_open else "only probes are handed out"
     text = f"the breaker of {queue.path} is {why}; {what}: {command}"
     return [Trouble("breaker_open", True, text, breaker.since, command)]
 
@@ -113,7 +113,7 @@ def _status(queue: Standing) -> list[Trouble]:
 
 
 def _halted(queue: Standing) -> list[Trouble]:
-    found, path = [], queue.path
+    troubles, path = [], queue.path
     if queue.halted_by is not None:
         culprit = queue.halted_by
         command = _line("queue", "resume", path, "--verdict", "retry")
@@ -121,7 +121,7 @@ def _halted(queue: Standing) -> list[Trouble]:
             f"queue {path} is halted by message {culprit.sequence_number} ({_why(culprit)}); "
             f"give a verdict (retry, move, drop or reject): {command}"
         )
-        found.append(Trouble("halted", True, text, culprit.time, command))
+        troubles.append(Trouble("halted", True, text, culprit.time, command))
     if queue.dead_letter_halted_by is not None:
         culprit = queue.dead_letter_halted_by
         command = _line("queue", "resume", f"{path};poison", "--verdict", "retry")
@@ -129,8 +129,8 @@ def _halted(queue: Standing) -> list[Trouble]:
             f"the dead letters of {path} are halted by number {culprit.sequence_number} ({_why(culprit)}); "
             f"give a verdict (retry, drop or reject): {command}"
         )
-        found.append(Trouble("dead_letters_halted", True, text, culprit.time, command))
-    return found
+        troubles.append(Trouble("dead_letters_halted", True, text, culprit.time, command))
+    return troubles
 
 
 def _dead_letters(queue: Standing) -> list[Trouble]:

@@ -16,5 +16,5 @@ _SIZE: Final = 12
 
 def version_of(options: QueueOptions, status: QueueStatus, created: datetime, rules: bytes = b"") -> str:
     """Return the version of an entity's settings. `rules`: of a subscription, as they are stored."""
-    told = msgspec.json.encode((options, status, created))
-    return hashlib.blake2b(told + rules, digest_size=_SIZE).hexdigest()
+    encoded = msgspec.json.encode((options, status, created))
+    return hashlib.blake2b(encoded + rules, digest_size=_SIZE).hexdigest()

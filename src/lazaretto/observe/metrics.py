@@ -61,8 +61,8 @@ def exposition(look: Look) -> bytes:
 
 def samples(look: Look) -> list[dict[str, Any]]:
     """Return the same as records: the name, the labels and the value of each sample."""
-    found = (sample for family in _Standing(look).collect() for sample in family.samples)
-    return [{"name": one.name, "labels": one.labels, "value": one.value} for one in found]
+    samples_ = (sample for family in _Standing(look).collect() for sample in family.samples)
+    return [{"name": one.name, "labels": one.labels, "value": one.value} for one in samples_]
 
 
 class ProcessMetrics(Collector):
@@ -79,12 +79,12 @@ class ProcessMetrics(Collector):
         """Yield the histograms."""
         for one in self._measures.all:
             made = HistogramMetricFamily(f"lazaretto_{one.name}", one.text, labels=one.labels)
-            for labels, found in one.read().items():
+            for labels, value in one.read().items():
                 if labels and not self._sees(labels[0]):
                     continue
-                sums = itertools.accumulate(found.counts)
+                sums = itertools.accumulate(value.counts)
                 bounds = [*(str(float(bound)) for bound in one.bounds), "+Inf"]
-                made.add_metric(labels, list(zip(bounds, sums, strict=True)), found.sum)
+                made.add_metric(labels, list(zip(bounds, sums, strict=True)), value.sum)
             yield made
 
 
@@ -111,8 +111,8 @@ class _Standing(Collector):
 
     def collect(self) -> Iterator[Metric]:
         look, status = self._look, self._look.status
-        told = {"version": lazaretto.__version__, "schema": str(look.facts.get("schema", ""))}
-        yield InfoMetricFamily("lazaretto_build", "The version, and that of the store's tables.", told)
+        labels = {"version": lazaretto.__version__, "schema": str(look.facts.get("schema", ""))}
+        yield InfoMetricFamily("lazaretto_build", "The version, and that of the store's tables.", labels)
         yield _gauge(
             "queues", "Queues and subscriptions: all, in trouble, standing still.", ("which",),
             [(("all",), status.total), (("troubled",), status.troubled), (("severe",), status.severe)],
@@ -134,10 +134,10 @@ class _Standing(Collector):
 
 
 def _gauge(
-    name: str, what: str, labels: Sequence[str], found: Sequence[tuple[Sequence[str], float]]
+    name: str, what: str, labels: Sequence[str], rows: Sequence[tuple[Sequence[str], float]]
 ) -> Metric:
     made = GaugeMetricFamily(f"lazaretto_{name}", what, labels=labels)
-    for values, value in found:
+    for values, value in rows:
         made.add_metric(values, value)
     return made
 
@@ -183,21 +183,21 @@ def _of_queues(now: datetime, queues: Sequence[QueueGlance]) -> Iterator[Metric]
     )  # fmt: skip
 
 
-def _totals(prefix: str, found: Sequence[tuple[Sequence[str], Totals]]) -> Iterator[Metric]:
+def _totals(prefix: str, rows: Sequence[tuple[Sequence[str], Totals]]) -> Iterator[Metric]:
     """Tell what was counted ever, which outlives every process."""
     of, labels = (" of a queue", ("queue",)) if prefix else ("", ())
     for name, field, what in _TOTALS:
         made = CounterMetricFamily(f"lazaretto_{prefix}{name}", f"{what}{of}.", labels=labels)
-        for values, totals in found:
+        for values, totals in rows:
             made.add_metric(values, getattr(totals, field))
         yield made
 
 
 def _states(
-    name: str, what: str, states: Iterable[enum.Enum], found: Sequence[tuple[str, enum.Enum]]
+    name: str, what: str, states: Iterable[enum.Enum], rows: Sequence[tuple[str, enum.Enum]]
 ) -> Metric:
     """Tell which of some states each queue is in: 1 for that, and 0 for the others."""
-    values = [((path, one.value), one is state) for path, state in found for one in states]
+    values = [((path, one.value), one is state) for path, state in rows for one in states]
     return _gauge(name, what, ("queue", "status"), values)
 
 

@@ -94,8 +94,8 @@ _NAME: Final = re.compile(r"""(['"])(.*?)\1""")
 def _row(error: BaseException) -> _Row:
     own = getattr(error, "condition", None)
     if isinstance(own, str):
-        known = (row for row in _ROWS if row.condition == own and not row.kinds)
-        return next(known, _Row(own, status_of(own)))
+        rows = (row for row in _ROWS if row.condition == own and not row.kinds)
+        return next(rows, _Row(own, status_of(own)))
     return next((row for row in _ROWS if isinstance(error, row.kinds)), _UNFORESEEN)
 
 

@@ -99,7 +99,7 @@ class Attached:
     def entities_beside(self, link: Link) -> bool:
         """Whether links to entities are on a link's session."""
         return any(
-            one.session is link.session for one, held in self._links.items() if isinstance(held, _Entities)
+            one.session is link.session for one, user in self._links.items() if isinstance(user, _Entities)
         )
 
     def order(self, link: Link) -> Order:
@@ -221,16 +221,16 @@ class Attached:
         attaching = self._attaching.pop(link, None)
         if attaching is not None:
             attaching.cancel()
-        held = self._links.pop(link, None)
-        if isinstance(held, Consumer):
-            held.lose() if lost else held.detach()
-            self._client.trials.give_up(held)
+        user = self._links.pop(link, None)
+        if isinstance(user, Consumer):
+            user.lose() if lost else user.detach()
+            self._client.trials.give_up(user)
             self._client.trials.settled()
-            self._ending.add(held)
-            held.closed.add_done_callback(lambda _: self._ending.discard(held))
-        elif isinstance(held, Browser):
-            held.detach()
-        elif isinstance(held, Coordination):
+            self._ending.add(user)
+            user.closed.add_done_callback(lambda _: self._ending.discard(user))
+        elif isinstance(user, Browser):
+            user.detach()
+        elif isinstance(user, Coordination):
             self._client.transactions.drop(link)
         self._temporary.end(link)
 
@@ -241,36 +241,36 @@ class Attached:
         self._orders.pop(event.session, None)
 
     def _look(self, event: CreditChanged) -> None:
-        held = self._links.get(event.link)
-        if isinstance(held, Consumer | Browser | Replies):
-            held.look()
+        user = self._links.get(event.link)
+        if isinstance(user, Consumer | Browser | Replies):
+            user.look()
 
     def _update(self, event: DeliveriesUpdated) -> None:
         by_link: dict[Link, list[Any]] = {}
         for delivery in event.deliveries:
             by_link.setdefault(delivery.link, []).append(delivery)
         for link, deliveries in by_link.items():
-            held = self._links.get(link)
-            if isinstance(held, Consumer):
-                held.settle(deliveries, event.state, settled=event.settled)
+            user = self._links.get(link)
+            if isinstance(user, Consumer):
+                user.settle(deliveries, event.state, settled=event.settled)
 
     def _receive(self, event: MessageReceived) -> None:
-        held = self._links.get(event.link)
-        if isinstance(held, Producer | Requests | Coordination):
-            held.take(event)
+        user = self._links.get(event.link)
+        if isinstance(user, Producer | Requests | Coordination):
+            user.take(event)
 
     def _pass_over(self, event: MessageRefused) -> None:
-        held = self._links.get(event.link)
-        if isinstance(held, Producer | Requests | Coordination):
-            held.intake.top_up()
+        user = self._links.get(event.link)
+        if isinstance(user, Producer | Requests | Coordination):
+            user.intake.top_up()
 
     def check_access(self) -> None:
         """Detach the links whose token has expired."""
-        for link, held in list(self._links.items()):
-            if isinstance(held, _Entities):
+        for link, user in list(self._links.items()):
+            if isinstance(user, _Entities):
                 try:
                     self._client.grants.require(
-                        held.path, Right.SEND if isinstance(held, Producer) else Right.LISTEN
+                        user.path, Right.SEND if isinstance(user, Producer) else Right.LISTEN
                     )
                 except Unauthorized as error:
                     link.session.detach(link, condition_of(error), description_of(error))
@@ -328,14 +328,14 @@ def _session_of(source: Source) -> str | NextSession | None:
             )
     if _SESSION_FILTER not in filters:
         return None
-    wanted = filters[_SESSION_FILTER]
-    if isinstance(wanted, Described):
-        wanted = wanted.value
-    if wanted is None:
+    session = filters[_SESSION_FILTER]
+    if isinstance(session, Described):
+        session = session.value
+    if session is None:
         return NEXT_SESSION
-    if not isinstance(wanted, str):
-        raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(wanted).__name__}")
-    return wanted
+    if not isinstance(session, str):
+        raise AmqpError(INVALID_FIELD, f"expected a session's id to be text, got {type(session).__name__}")
+    return session
 
 
 def _in_form_of(asked: Any, session: str) -> Any:
@@ -345,8 +345,8 @@ def _in_form_of(asked: Any, session: str) -> Any:
 
 def _destination_of(link: Link) -> str | None:
     """Return where messages of a link go that its target only passes on; None: nowhere else."""
-    given = link.properties.get(_DESTINATION)
-    return entity_of(given) if isinstance(given, str) and given else None
+    address = link.properties.get(_DESTINATION)
+    return entity_of(address) if isinstance(address, str) and address else None
 
 
 def _ticks(moment: datetime) -> int:

@@ -14,5 +14,5 @@ _NO_LINE: Final = re.compile(r"[^\n]")
 def plain_json(text: str) -> str:
     """Return it as JSON proper. What is taken out leaves blanks, so that errors name the right place."""
     for pattern in (_COMMENTS, _COMMAS):
-        text = pattern.sub(lambda found: found[1] or _NO_LINE.sub(" ", found[0]), text)
+        text = pattern.sub(lambda match: match[1] or _NO_LINE.sub(" ", match[0]), text)
     return text.removeprefix("\ufeff")

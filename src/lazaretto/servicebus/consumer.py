@@ -196,8 +196,8 @@ class Consumer:
         """Tell the client when its session's lock runs out. Without locks on messages, renew it instead."""
         session, until = self.receiver.session_id, self.receiver.session_locked_until
         while until is not None:
-            left = (until - self._client.door.now()).total_seconds()
-            await self._client.door.sleep(max(left / 2 if self.deletes else left + 0.01, _SOON))
+            rest = (until - self._client.door.now()).total_seconds()
+            await self._client.door.sleep(max(rest / 2 if self.deletes else rest + 0.01, _SOON))
             until = await self._session_locked_until()
         link = self._link
         lost = SessionLockLost(f"the lock on session {session!r} expired")
@@ -252,8 +252,8 @@ class Consumer:
         if self._spare and not self.deletes:
             back, self._spare = self._spare, []
             self._client.begin()
-            done = functools.partial(self._given_back, self._order.begin(Kind.CHANGE))
-            self._client.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), done)
+            then = functools.partial(self._given_back, self._order.begin(Kind.CHANGE))
+            self._client.door.begin_to_settle(self.path, back, Settlement(Verb.RELEASE), then)
         if messages and len(messages) == asked and not self._link.drain:
             self._ask()
         if not self._asked:
@@ -273,9 +273,9 @@ class Consumer:
         room = self._link.credit if self._link.attached and not self._gone else 0
         if self._spare and not self._trials.take(self, self._spare):
             room = 0
-        given, self._spare = self._spare[:room], self._spare[room:]
-        self._hand_over(given)
-        return bool(given)
+        messages_, self._spare = self._spare[:room], self._spare[room:]
+        self._hand_over(messages_)
+        return bool(messages_)
 
     async def _feed(self) -> None:
         """Hand over what there is for the credit, or wait for the first that comes."""
@@ -351,27 +351,29 @@ class Consumer:
         """Keep a settlement until its transaction commits. The lock goes on."""
         answer = in_transaction(state.txn_id, _without_error(state.outcome))
         try:
-            wanted = settlement_of(state)
-            if wanted is None:
+            settlement = settlement_of(state)
+            if settlement is None:
                 return
             work = self._client.transactions.enlist(state.txn_id, self.path)
-            work.settle([delivery.context for delivery in deliveries], wanted)
+            work.settle([delivery.context for delivery in deliveries], settlement)
         except LazarettoError as error:
             answer = rejected(error)
         self._answer(deliveries, answer, settled)
 
     def _settle(self, deliveries: Sequence[Delivery], state: DeliveryState | None, settled: bool) -> None:
         try:
-            wanted = settlement_of(state)
+            settlement = settlement_of(state)
         except LazarettoError as error:
             self._answer(deliveries, rejected(error), settled)
             return
-        if wanted is not None:
+        if settlement is not None:
             self._client.begin()
-            number = self._order.begin(Kind.COMPLETE if wanted.verb is Verb.COMPLETE else Kind.CHANGE)
-            done = functools.partial(self._settled, deliveries, state, settled, number)
+            number = self._order.begin(Kind.COMPLETE if settlement.verb is Verb.COMPLETE else Kind.CHANGE)
+            then = functools.partial(self._settled, deliveries, state, settled, number)
             messages = [one.context for one in deliveries]
-            begin = functools.partial(self._client.door.begin_to_settle, self.path, messages, wanted, done)
+            begin = functools.partial(
+                self._client.door.begin_to_settle, self.path, messages, settlement, then
+            )
             self._order.when_due(number, begin)
 
     def _settled(

@@ -86,7 +86,7 @@ def messages_of(payload: bytes, message_format: int) -> list[Message]:
 def message_of(payload: bytes) -> Message:
     """Return the message that sections are. Raises DecodeError, InvalidMessage."""
     sections = Sections(payload)
-    body, held = body_of(sections)
+    body, value_kinds = body_of(sections)
     header, given = sections.header(), sections.properties()
     annotations = sections.mapping(Section.MESSAGE_ANNOTATIONS)
     properties, types, others = split_properties(sections.mapping(Section.APPLICATION_PROPERTIES))
@@ -99,9 +99,9 @@ def message_of(payload: bytes) -> Message:
     if annotations:
         annotations = _without(annotations, _OF_MESSAGE if isinstance(partition_key, str) else _OF_BROKER)
     footer = sections.mapping(Section.FOOTER)
-    left: bytes | None
-    if delivery or annotations or others or footer or held is not None or _is_special(header, given):
-        left = Residue(
+    residue: bytes | None
+    if delivery or annotations or others or footer or value_kinds is not None or _is_special(header, given):
+        residue = Residue(
             Header(header.durable, header.priority),
             delivery,
             annotations,
@@ -113,15 +113,15 @@ def message_of(payload: bytes) -> Message:
             ),
             others,
             types,
-            held,
+            value_kinds,
             footer,
         ).encoded()
     else:
         # As it would be encoded, without the work.
-        left = encode_types(types) if types else None
-    if scheduled is not None and left is None:
+        residue = encode_types(types) if types else None
+    if scheduled is not None and residue is None:
         # That it came from a client of Service Bus says that its life begins at its time.
-        left = b""
+        residue = b""
     return Message(
         body,
         text_of(given.message_id) or None,
@@ -136,27 +136,27 @@ def message_of(payload: bytes) -> Message:
         _life(header, given),
         None if scheduled is None else moment_of(scheduled),
         properties or None,
-        amqp=left,
+        amqp=residue,
     )
 
 
-def _life(header: Header, given: Properties) -> timedelta | None:
+def _life(header: Header, properties: Properties) -> timedelta | None:
     """Return how long a message lives: beyond what a header can say, its properties tell."""
-    made, ends = given.creation_time, given.absolute_expiry_time
+    made, ends = properties.creation_time, properties.absolute_expiry_time
     if header.ttl == LARGEST_TTL and made is not None and ends is not None and ends > made:
         return timedelta(milliseconds=min(ends - made, _LONGEST_LIFE))
     return None if header.ttl is None else timedelta(milliseconds=header.ttl)
 
 
-def _is_special(header: Header, given: Properties) -> bool:
+def _is_special(header: Header, properties: Properties) -> bool:
     """Whether a header or properties say something that Lazaretto has no field for."""
     return not (
         header.durable is header.priority is None
-        and (given.message_id is None or type(given.message_id) is str)
-        and (given.correlation_id is None or type(given.correlation_id) is str)
-        and given.user_id is None
-        and given.content_encoding is None
-        and given.absolute_expiry_time is given.creation_time is given.group_sequence is None
+        and (properties.message_id is None or type(properties.message_id) is str)
+        and (properties.correlation_id is None or type(properties.correlation_id) is str)
+        and properties.user_id is None
+        and properties.content_encoding is None
+        and properties.absolute_expiry_time is properties.creation_time is properties.group_sequence is None
     )
 
 
@@ -170,11 +170,11 @@ def _unless_text(value: Any) -> Any:
 
 def properties_of(given: Mapping[Any, Any]) -> dict[str, PropertyValue]:
     """Return application properties that say their types. Raises InvalidMessage for lists and maps."""
-    found, types, others = split_properties(given)
+    plain, types, others = split_properties(given)
     for name, value in others.items():
         kind = type(value).__name__
         raise InvalidMessage(f"expected property {name!r} to be a simple value, got {kind}")
-    return {name: sized(value, types[name]) if name in types else value for name, value in found.items()}
+    return {name: sized(value, types[name]) if name in types else value for name, value in plain.items()}
 
 
 def encode_message(
@@ -209,33 +209,33 @@ def _encode_any(
     deleted: bool,
     bare: bool,
 ) -> bytes:
-    left = read_residue(message.amqp)
-    parts = [encode_composite(_header(message, left.header))]
-    delivery = left.delivery_annotations
+    residue = read_residue(message.amqp)
+    parts = [encode_composite(_header(message, residue.header))]
+    delivery = residue.delivery_annotations
     if token is not None:
         delivery = {**delivery, Symbol(LOCK_TOKEN): uuid.UUID(bytes=token)}
     if delivery or deleted:
         parts.append(encode_section(Section.DELIVERY_ANNOTATIONS, delivery))
-    annotations = left.annotations | _annotations(message, locked_until, state)
+    annotations = residue.annotations | _annotations(message, locked_until, state)
     if PARTITION_KEY in annotations:
-        annotations[PARTITION_KEY] = original(left.annotations.get(PARTITION_KEY), message.partition_key)
+        annotations[PARTITION_KEY] = original(residue.annotations.get(PARTITION_KEY), message.partition_key)
     parts.append(encode_section(Section.MESSAGE_ANNOTATIONS, annotations))
-    parts.append(encode_composite(_properties(message, left.properties)))
-    given = left.application | _application(message, left.types)
-    if given:
-        parts.append(encode_section(Section.APPLICATION_PROPERTIES, given))
+    parts.append(encode_composite(_properties(message, residue.properties)))
+    application = residue.application | _application(message, residue.types)
+    if application:
+        parts.append(encode_section(Section.APPLICATION_PROPERTIES, application))
     if not bare:
-        parts.append(encode_body(message.body, left.body))
-    if left.footer:
-        parts.append(encode_section(Section.FOOTER, left.footer))
+        parts.append(encode_body(message.body, residue.body))
+    if residue.footer:
+        parts.append(encode_section(Section.FOOTER, residue.footer))
     return b"".join(parts)
 
 
-def _header(message: StoredMessage, left: Header) -> Header:
+def _header(message: StoredMessage, residue: Header) -> Header:
     ttl = time_to_live(message, message.headers)
     return Header(
-        left.durable,
-        left.priority,
+        residue.durable,
+        residue.priority,
         None if ttl is None else min(ttl // 1000, LARGEST_TTL),
         delivery_count=message.delivery_count,
     )
@@ -259,21 +259,21 @@ def _annotations(
     return {Symbol(name): value for name, value in said.items() if value is not None}
 
 
-def _properties(message: StoredMessage, left: Properties) -> Properties:
+def _properties(message: StoredMessage, residue: Properties) -> Properties:
     content_type = message.content_type
-    made, ends = left.creation_time, left.absolute_expiry_time
-    given, life = message.headers.time_to_live, time_to_live(message, message.headers)
-    if made is not None and ends is not None and given is not None and life is not None and life < given:
+    made, ends = residue.creation_time, residue.absolute_expiry_time
+    ttl, life = message.headers.time_to_live, time_to_live(message, message.headers)
+    if made is not None and ends is not None and ttl is not None and life is not None and life < ttl:
         # Its entity allows less. Clients take the difference for its time to live.
         ends = min(ends, made + life // 1000)
     return msgspec.structs.replace(
-        left,
-        message_id=original(left.message_id, message.message_id),
+        residue,
+        message_id=original(residue.message_id, message.message_id),
         absolute_expiry_time=ends,
         to=message.to,
         subject=message.subject,
         reply_to=message.reply_to,
-        correlation_id=original(left.correlation_id, message.correlation_id),
+        correlation_id=original(residue.correlation_id, message.correlation_id),
         # A symbol: in Python it may be any text.
         content_type=content_type and content_type.encode("ascii", "backslashreplace").decode(),
         group_id=message.session_id,
@@ -283,5 +283,5 @@ def _properties(message: StoredMessage, left: Properties) -> Properties:
 
 def _application(message: StoredMessage, types: Mapping[str, int]) -> dict[str, Any]:
     types = overlaid(types, message.headers.types)
-    given = typed_all(message.properties, types) | recorded_of(message)
-    return {name: typed(value) for name, value in given.items()}
+    values = typed_all(message.properties, types) | recorded_of(message)
+    return {name: typed(value) for name, value in values.items()}

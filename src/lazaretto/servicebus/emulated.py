@@ -60,10 +60,10 @@ class Emulated:
         return self._changes({**dict(told(self.kind, options, "")), **self.given}, options, creates=False)
 
     def _changes(
-        self, given: Mapping[str, str], options: QueueOptions | TopicOptions, *, creates: bool
+        self, elements: Mapping[str, str], options: QueueOptions | TopicOptions, *, creates: bool
     ) -> dict[str, Any]:
         try:
-            return changes_of(self.kind, given, options, creates=creates)
+            return changes_of(self.kind, elements, options, creates=creates)
         except Refusal as refusal:
             raise InvalidOption(refusal.detail) from None
 
@@ -103,8 +103,8 @@ class _Node:
         return self.value
 
     def part(self, name: str, default: Any = None) -> _Node:
-        found = self.of(dict).get(name)
-        part = _Node(f"{self.place}.{name}" if self.place else name, default if found is None else found)
+        node = self.of(dict).get(name)
+        part = _Node(f"{self.place}.{name}" if self.place else name, default if node is None else node)
         if part.value is None:
             raise part.wrong("expected it to be given")
         return part
@@ -140,26 +140,26 @@ def read_namespace(text: str | bytes) -> EmulatedNamespace:
     return found
 
 
-def _read_topic(topic: _Node, found: EmulatedNamespace) -> None:
-    path = _path(topic, found)
-    found.ignored += topic.besides("Name", "Properties", "Subscriptions")
-    found.topics.append(_entity(topic, path, "TopicDescription", found))
+def _read_topic(topic: _Node, namespace: EmulatedNamespace) -> None:
+    path = _path(topic, namespace)
+    namespace.ignored += topic.besides("Name", "Properties", "Subscriptions")
+    namespace.topics.append(_entity(topic, path, "TopicDescription", namespace))
     for one in topic.items("Subscriptions"):
-        found.ignored += one.besides("Name", "Properties", "Rules")
+        namespace.ignored += one.besides("Name", "Properties", "Rules")
         name = one.part("Name")
         text = name.of(str)
         try:
             full = subscription_path(path, text)
         except LazarettoError as error:
             raise name.wrong(str(error)) from None
-        found.claim(full, name)
-        rules = _rules(one, found)
-        found.subscriptions[path, text] = _entity(
-            one, full.queue, "SubscriptionDescription", found, rules or None
+        namespace.claim(full, name)
+        rules = _rules(one, namespace)
+        namespace.subscriptions[path, text] = _entity(
+            one, full.queue, "SubscriptionDescription", namespace, rules or None
         )
 
 
-def _path(entity: _Node, found: EmulatedNamespace) -> str:
+def _path(entity: _Node, namespace: EmulatedNamespace) -> str:
     """Return the path of a queue or a topic, which no other has."""
     name = entity.part("Name")
     text = name.of(str)
@@ -169,31 +169,31 @@ def _path(entity: _Node, found: EmulatedNamespace) -> str:
         raise name.wrong(str(error)) from None
     if path.subqueue is not Subqueue.MAIN:
         raise name.wrong(f"expected the name of a queue or topic, got {text!r}, which a queue has by itself")
-    found.claim(path, name)
+    namespace.claim(path, name)
     return path.queue
 
 
 def _entity(
-    entity: _Node, path: str, kind: str, found: EmulatedNamespace, rules: tuple[Rule, ...] | None = None
+    entity: _Node, path: str, kind: str, namespace: EmulatedNamespace, rules: tuple[Rule, ...] | None = None
 ) -> Emulated:
     """Return an entity whose properties are right, each and together."""
     properties = entity.part("Properties", {})
-    given: dict[str, str] = {}
+    elements: dict[str, str] = {}
     for name in properties.of(dict):
         one = properties.part(name, "")
         if properties.value[name] is None:
             continue
         if name not in ELEMENTS[kind]:
-            found.ignored.append(one.place)
+            namespace.ignored.append(one.place)
             continue
         if not isinstance(one.value, str | bool | int):
             raise one.wrong(f"expected text, a whole number or a boolean, got {json.dumps(one.value)[:100]}")
-        given[name] = write_flag(one.value) if isinstance(one.value, bool) else str(one.value)
+        elements[name] = write_flag(one.value) if isinstance(one.value, bool) else str(one.value)
         try:
-            Emulated(one.place, path, kind, {name: given[name]}).options()
+            Emulated(one.place, path, kind, {name: elements[name]}).options()
         except InvalidOption as error:
             raise one.wrong(str(error)) from None
-    made = Emulated(entity.place, path, kind, given, rules)
+    made = Emulated(entity.place, path, kind, elements, rules)
     try:
         dataclasses.replace(DEFAULTS[kind], **made.options())
     except LazarettoError as error:
@@ -201,35 +201,35 @@ def _entity(
     return made
 
 
-def _rules(subscription: _Node, found: EmulatedNamespace) -> tuple[Rule, ...]:
+def _rules(subscription: _Node, namespace: EmulatedNamespace) -> tuple[Rule, ...]:
     rules: dict[str, Rule] = {}
     for one in subscription.items("Rules"):
-        rule = _rule(one, found)
+        rule = _rule(one, namespace)
         if rule.name.lower() in rules:
             raise one.part("Name").wrong(f"expected a name that is given once, got {rule.name!r}")
         rules[rule.name.lower()] = rule
     return tuple(rules.values())
 
 
-def _rule(rule: _Node, found: EmulatedNamespace) -> Rule:
+def _rule(rule: _Node, namespace: EmulatedNamespace) -> Rule:
     properties = rule.part("Properties")
     kind = properties.part("FilterType")
     action = properties.of(dict).get("Action")
-    found.ignored += rule.besides("Name", "Properties")
-    found.ignored += properties.besides("FilterType", f"{kind.value}Filter", "Action")
+    namespace.ignored += rule.besides("Name", "Properties")
+    namespace.ignored += properties.besides("FilterType", f"{kind.value}Filter", "Action")
     try:
         if kind.of(str) == "Sql":
             sql = properties.part("SqlFilter")
-            wanted: Filter = SqlFilter(sql.part("SqlExpression").of(str), _parameters(sql))
+            filter_: Filter = SqlFilter(sql.part("SqlExpression").of(str), _parameters(sql))
         elif kind.value == "Correlation":
-            wanted = _correlation(properties.part("CorrelationFilter"), found)
+            filter_ = _correlation(properties.part("CorrelationFilter"), namespace)
         else:
             raise kind.wrong(f"expected Sql or Correlation, got {json.dumps(kind.value)[:100]}")
         changes = None
         if action is not None:
             sql = properties.part("Action")
             changes = SqlAction(sql.part("SqlExpression").of(str), _parameters(sql))
-        return Rule(rule.part("Name").of(str), wanted, changes)
+        return Rule(rule.part("Name").of(str), filter_, changes)
     except LazarettoError as error:
         if str(error).startswith(rule.place):
             raise
@@ -240,7 +240,7 @@ def _parameters(sql: _Node) -> dict[str, Any]:
     return dict(sql.part("Parameters", {}).of(dict))
 
 
-def _correlation(given: _Node, found: EmulatedNamespace) -> CorrelationFilter:
-    found.ignored += given.besides("Properties", *FIELDS)
-    fields: dict[str, Any] = {ours: given.of(dict).get(theirs) or None for theirs, ours in FIELDS.items()}
-    return CorrelationFilter(**fields, properties=given.part("Properties", {}).of(dict))
+def _correlation(node: _Node, namespace: EmulatedNamespace) -> CorrelationFilter:
+    namespace.ignored += node.besides("Properties", *FIELDS)
+    fields: dict[str, Any] = {ours: node.of(dict).get(theirs) or None for theirs, ours in FIELDS.items()}
+    return CorrelationFilter(**fields, properties=node.part("Properties", {}).of(dict))

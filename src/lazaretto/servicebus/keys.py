@@ -45,8 +45,8 @@ class Keys:
         A policy of the server comes before an entity's of the same name.
         """
         own = self.policies.get(policy_of(token))
-        known = [own] if own is not None else await self.of_entity(entity_of(audience))
-        return check_token(token, audience, known, time.time())
+        policies = [own] if own is not None else await self.of_entity(entity_of(audience))
+        return check_token(token, audience, policies, time.time())
 
     async def log_in(self, response: bytes) -> Grant:
         """Return what a name and a key give, as SASL PLAIN has them. Raises Unauthorized.

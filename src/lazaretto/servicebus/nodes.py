@@ -136,9 +136,9 @@ class Requests:
                 await self._client.door.check_exists(entity)
             return Answer(202, "Accepted")
         path = without_node(self._node)
-        given = body if isinstance(body, dict) else {}
+        fields = body if isinstance(body, dict) else {}
         work = None if transaction is None else self._client.transactions.enlist(transaction, path)
-        return await requests.answer(requests.Request(self._client, path, properties, given, work))
+        return await requests.answer(requests.Request(self._client, path, properties, fields, work))
 
     def _replies_to(self, address: str | None) -> Replies | None:
         """Return the link that an answer goes to: the named one, else one of the same session."""

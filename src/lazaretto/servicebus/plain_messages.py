@@ -107,11 +107,11 @@ def encode_plain(
         parts.append(_IDENTIFIED % (len(raw) + 15, len(raw), raw))
     else:
         parts.append(_properties(message, headers))
-    given: dict[str, Any] = typed_all(headers.properties, types) if types else headers.properties
+    application: dict[str, Any] = typed_all(headers.properties, types) if types else headers.properties
     if message.recorded_reason is not None or message.recorded_description is not None:
-        given = given | recorded_of(message)
-    if given:
-        parts.append(_application(given))
+        application = application | recorded_of(message)
+    if application:
+        parts.append(_application(application))
     if not bare:
         body = message.body
         size = len(body)
@@ -122,25 +122,25 @@ def encode_plain(
 
 def time_to_live(message: StoredMessage, headers: Headers) -> int | None:
     """Return for how long a message lives that was given a time: less if its entity allows less."""
-    given = headers.time_to_live
-    if given is None or message.expires is None:
-        return given
-    return min(given, message.expires - message.enqueued)
+    ttl = headers.time_to_live
+    if ttl is None or message.expires is None:
+        return ttl
+    return min(ttl, message.expires - message.enqueued)
 
 
 def recorded_of(message: StoredMessage) -> dict[str, str]:
     """Return the properties that tell why a message is a dead letter, or was one."""
-    told = {
+    reasons = {
         DEAD_LETTER_REASON: message.recorded_reason,
         DEAD_LETTER_DESCRIPTION: message.recorded_description,
     }
-    return {name: text for name, text in told.items() if text is not None}
+    return {name: text for name, text in reasons.items() if text is not None}
 
 
 @functools.lru_cache(256)
 def _header(ttl: int | None, delivery_count: int) -> bytes:
-    left = NULL if ttl is None else uint(min(ttl // 1000, LARGEST_TTL))
-    return described(Section.HEADER, (NULL, NULL, left, NULL, uint(delivery_count)))
+    milliseconds = NULL if ttl is None else uint(min(ttl // 1000, LARGEST_TTL))
+    return described(Section.HEADER, (NULL, NULL, milliseconds, NULL, uint(delivery_count)))
 
 
 def written(number: int | None) -> int | None:
@@ -223,9 +223,9 @@ def _encode_typed(value: Any) -> bytes:
     return encode(typed(value))
 
 
-def _application(given: dict[str, Any]) -> bytes:
+def _application(values: dict[str, Any]) -> bytes:
     parts: list[bytes] = []
-    for key, value in given.items():
+    for key, value in values.items():
         kind = type(value)
         write = string if kind is str else long if kind is int else _encode_typed
         parts += _name(key), write(value)

@@ -58,13 +58,13 @@ class Producer:
         self._client.begin(len(event.payload))
         order = self._client.links.order(self._link)
         number = order.begin(Kind.CHANGE)
-        done = functools.partial(self._stored, event, order, number)
+        then = functools.partial(self._stored, event, order, number)
         try:
             messages = messages_of(event.payload, event.message_format)
         except LazarettoError as error:
-            done(None, error)
+            then(None, error)
         else:
-            order.when_due(number, functools.partial(self._posting.send, messages, done))
+            order.when_due(number, functools.partial(self._posting.send, messages, then))
 
     def _stored(
         self, event: MessageReceived, order: Order, number: int, _: object, error: BaseException | None

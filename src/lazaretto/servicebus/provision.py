@@ -53,51 +53,51 @@ def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return {name: value for name, value in options.items() if name not in later}, later
 
 
-def _queue(broker: Broker, wanted: Emulated) -> dict[str, Any]:
+def _queue(broker: Broker, entity: Emulated) -> dict[str, Any]:
     """Make or change a queue, and return what is to be set later."""
     try:
-        found = broker.queue(wanted.path)
+        description = broker.queue(entity.path)
     except EntityNotFound:
-        now, later = _split(wanted.options())
-        broker.create_queue(wanted.path, QueueOptions(**now), actor=_ACTOR)
+        now, later = _split(entity.options())
+        broker.create_queue(entity.path, QueueOptions(**now), actor=_ACTOR)
     else:
-        now, later = _split(wanted.changes(found.options))
-        broker.update_queue(wanted.path, actor=_ACTOR, **now)
+        now, later = _split(entity.changes(description.options))
+        broker.update_queue(entity.path, actor=_ACTOR, **now)
     return later
 
 
-def _topic(broker: Broker, wanted: Emulated) -> None:
+def _topic(broker: Broker, entity: Emulated) -> None:
     try:
-        found = broker.topic(wanted.path)
+        description = broker.topic(entity.path)
     except EntityNotFound:
-        broker.create_topic(wanted.path, TopicOptions(**wanted.options()), actor=_ACTOR)
+        broker.create_topic(entity.path, TopicOptions(**entity.options()), actor=_ACTOR)
     else:
-        broker.update_topic(wanted.path, actor=_ACTOR, **wanted.changes(found.options))
+        broker.update_topic(entity.path, actor=_ACTOR, **entity.changes(description.options))
 
 
-def _subscribe(broker: Broker, topic: str, name: str, wanted: Emulated) -> dict[str, Any]:
+def _subscribe(broker: Broker, topic: str, name: str, entity: Emulated) -> dict[str, Any]:
     """Make or change a subscription with its rules, and return what is to be set later."""
     try:
-        found = broker.subscription(topic, name)
+        description = broker.subscription(topic, name)
     except EntityNotFound:
-        now, later = _split(wanted.options())
-        broker.create_subscription(topic, name, QueueOptions(**now), wanted.rules, actor=_ACTOR)
+        now, later = _split(entity.options())
+        broker.create_subscription(topic, name, QueueOptions(**now), entity.rules, actor=_ACTOR)
         return later
-    now, later = _split(wanted.changes(found.queue.options))
+    now, later = _split(entity.changes(description.queue.options))
     broker.update_subscription(topic, name, actor=_ACTOR, **now)
-    if wanted.rules is not None:
-        _set_rules(broker, found, wanted.rules)
+    if entity.rules is not None:
+        _set_rules(broker, description, entity.rules)
     return later
 
 
-def _set_rules(broker: Broker, found: SubscriptionDescription, rules: Iterable[Rule]) -> None:
-    topic, name = found.topic, found.name
-    before = {rule.name.lower(): rule for rule in found.rules}
+def _set_rules(broker: Broker, description: SubscriptionDescription, rules: Iterable[Rule]) -> None:
+    topic, name = description.topic, description.name
+    before = {rule.name.lower(): rule for rule in description.rules}
     for rule in rules:
-        known = before.pop(rule.name.lower(), None)
-        if known is None:
+        old = before.pop(rule.name.lower(), None)
+        if old is None:
             broker.add_rule(topic, name, rule, actor=_ACTOR)
-        elif known != rule:
+        elif old != rule:
             broker.update_rule(topic, name, rule, actor=_ACTOR)
-    for left in before.values():
-        broker.remove_rule(topic, name, left.name, actor=_ACTOR)
+    for surplus in before.values():
+        broker.remove_rule(topic, name, surplus.name, actor=_ACTOR)

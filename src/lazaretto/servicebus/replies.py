@@ -69,17 +69,17 @@ def encode_answer(said: Answer, message_id: Any, tracking: Any, *, token: bool) 
         if token
         else ("statusCode", "statusDescription", "errorCondition")
     )
-    told: dict[str, Any] = {
+    properties: dict[str, Any] = {
         status: said.status,
         text: said.text,
         TRACKING_ID: tracking if isinstance(tracking, str) else str(uuid.uuid4()),
     }
     if said.condition is not None:
-        told[condition] = said.condition
+        properties[condition] = said.condition
     return b"".join(
         (
             encode_composite(Properties(correlation_id=message_id)),
-            encode_section(Section.APPLICATION_PROPERTIES, typed_fields(told)),
+            encode_section(Section.APPLICATION_PROPERTIES, typed_fields(properties)),
             encode_section(Section.VALUE, None if said.body is None else typed_fields(said.body)),
         )
     )

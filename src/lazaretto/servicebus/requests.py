@@ -63,24 +63,24 @@ class Request(NamedTuple):
     def items(self, name: str) -> list[Any]:
         """Return a field that holds an array or a list. Raises AmqpError."""
         value = self.body.get(name)
-        found = value.items if isinstance(value, Array) else value
-        if not isinstance(found, list):
+        items_ = value.items if isinstance(value, Array) else value
+        if not isinstance(items_, list):
             raise AmqpError(DECODE_ERROR, f"expected {name} to be an array, got {type(value).__name__}")
-        return found
+        return items_
 
     def numbers(self, name: str) -> list[int]:
         """Return a field that holds numbers. Raises AmqpError."""
-        found = self.items(name)
-        if not all(isinstance(one, int) for one in found):
+        items = self.items(name)
+        if not all(isinstance(one, int) for one in items):
             raise AmqpError(DECODE_ERROR, f"expected {name} to be numbers, got other values")
-        return [int(one) for one in found]
+        return [int(one) for one in items]
 
     def tokens(self) -> list[uuid.UUID]:
         """Return the lock tokens. Raises AmqpError."""
-        found = self.items("lock-tokens")
-        if not all(isinstance(one, uuid.UUID) for one in found):
+        items = self.items("lock-tokens")
+        if not all(isinstance(one, uuid.UUID) for one in items):
             raise AmqpError(DECODE_ERROR, "expected lock-tokens to be UUIDs, got other values")
-        return found
+        return items
 
     async def held(self) -> list[ReceivedMessage]:
         """Return the messages that the lock tokens stand for, whoever has them.
@@ -153,25 +153,25 @@ async def _peek(request: Request) -> Answer:
     encoded: list[bytes] = []
     size, most = 0, min(_FIRST_PEEKED, limit)
     while most > 0:
-        found = await request.client.door.settler(request.path).peek(most, start, session_id=session)
-        for one in found:
+        messages = await request.client.door.settler(request.path).peek(most, start, session_id=session)
+        for one in messages:
             message = encode_message(one, locked_until=one.locked_until_micros, state=one.state, bare=bare)
             size += len(message)
             if encoded and size > MOST_PEEKED_SIZE:
                 break
             encoded.append(message)
-        if len(found) < most or size > MOST_PEEKED_SIZE:
+        if len(messages) < most or size > MOST_PEEKED_SIZE:
             break
-        start, most = found[-1].sequence_number + 1, min(2 * most, limit - len(encoded))
+        start, most = messages[-1].sequence_number + 1, min(2 * most, limit - len(encoded))
     if not encoded:
         return Answer(204, "no messages")
     return Answer(200, "OK", {"messages": [{"message": one} for one in encoded]})
 
 
 async def _renew_locks(request: Request) -> Answer:
-    held = await request.held()
-    await request.client.door.settler(request.path).renew_lock(held)
-    untils = [_milliseconds(one.locked_until) for one in held]
+    messages = await request.held()
+    await request.client.door.settler(request.path).renew_lock(messages)
+    untils = [_milliseconds(one.locked_until) for one in messages]
     return Answer(200, "OK", {"expirations": untils})
 
 
@@ -239,18 +239,18 @@ async def _settle(request: Request) -> Answer:
     verb = _VERBS.get(str(request.body.get("disposition-status")))
     if verb is None:
         raise AmqpError(DECODE_ERROR, f"expected disposition-status to be one of {', '.join(_VERBS)}")
-    held = await request.held()
-    given = request.body.get("properties-to-modify")
+    messages = await request.held()
+    changes = request.body.get("properties-to-modify")
     settlement = Settlement(
         verb,
-        properties_of(given) if isinstance(given, Mapping) and given else None,
+        properties_of(changes) if isinstance(changes, Mapping) and changes else None,
         _text(request.body.get("deadletter-reason")),
         _text(request.body.get("deadletter-description")),
     )
     if request.work is not None:
-        request.work.settle(held, settlement)
+        request.work.settle(messages, settlement)
     else:
-        await request.client.door.settle(request.path, held, settlement)
+        await request.client.door.settle(request.path, messages, settlement)
     return Answer(200, "OK")
 
 
@@ -287,10 +287,10 @@ async def _list_sessions(request: Request) -> Answer:
     some: list[str] = []
     if top:
         most = min(passed + top, MOST_LISTED)
-        found = await request.client.door.broker.sessions(
+        sessions = await request.client.door.broker.sessions(
             request.path, active=True, state_set_after=since, limit=most, after=behind
         )
-        some = found[passed:]
+        some = sessions[passed:]
     if not some:
         return Answer(204, "no sessions")
     request.client.last_listed = ((*page[:2], skip + len(some)), some[-1])
@@ -329,13 +329,13 @@ async def _remove_rule(request: Request) -> Answer:
 
 
 async def _enumerate_rules(request: Request) -> Answer:
-    found = await request.client.door.broker.subscription(*subscription_of(request.path))
+    description = await request.client.door.broker.subscription(*subscription_of(request.path))
     skip, top = (max(request.number(name), 0) for name in ("skip", "top"))
-    rules = sorted_rules(found.rules)[skip : skip + top]
+    rules = sorted_rules(description.rules)[skip : skip + top]
     if not rules:
         return Answer(204, "no rules")
-    told = [{"rule-description": described_rule(rule)} for rule in rules]
-    return Answer(200, "OK", {"rules": told})
+    listed = [{"rule-description": described_rule(rule)} for rule in rules]
+    return Answer(200, "OK", {"rules": listed})
 
 
 def _text(value: Any) -> str | None:

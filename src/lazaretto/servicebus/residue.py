@@ -95,7 +95,7 @@ class Residue(msgspec.Struct, frozen=True):
 
     def encoded(self) -> bytes | None:
         """Return it as bytes; None: nothing is left."""
-        told = {"types": {name: UByte(code) for name, code in self.types.items()}, "body": self.body}
+        fields = {"types": {name: UByte(code) for name, code in self.types.items()}, "body": self.body}
         parts = (
             b"" if self.header == _NOTHING.header else encode_composite(self.header),
             _unless_empty(Section.DELIVERY_ANNOTATIONS, self.delivery_annotations),
@@ -103,7 +103,7 @@ class Residue(msgspec.Struct, frozen=True):
             b"" if self.properties == _NOTHING.properties else encode_composite(self.properties),
             _unless_empty(Section.APPLICATION_PROPERTIES, self.application),
             _unless_empty(
-                Section.VALUE, {name: value for name, value in told.items() if value not in (None, {})}
+                Section.VALUE, {name: value for name, value in fields.items() if value not in (None, {})}
             ),
             _unless_empty(Section.FOOTER, self.footer),
         )
@@ -125,8 +125,8 @@ def read_residue(encoded: bytes | None) -> Residue:
         return _NOTHING
     try:
         sections = Sections(encoded)
-        told = (sections.body() or [{}])[0]
-        types = told.get("types") or {}
+        fields = (sections.body() or [{}])[0]
+        types = fields.get("types") or {}
         return Residue(
             sections.header(),
             sections.mapping(Section.DELIVERY_ANNOTATIONS),
@@ -134,7 +134,7 @@ def read_residue(encoded: bytes | None) -> Residue:
             sections.properties(),
             sections.mapping(Section.APPLICATION_PROPERTIES),
             {name: int(code) for name, code in types.items() if isinstance(code, int)},
-            told.get("body"),
+            fields.get("body"),
             sections.mapping(Section.FOOTER),
         )
     except (AmqpError, AttributeError):
@@ -161,8 +161,8 @@ def types_alone(encoded: bytes) -> Mapping[str, int] | None:
 
 @functools.lru_cache(1_024)
 def _types_alone(encoded: bytes) -> Mapping[str, int] | None:
-    left = read_residue(encoded)
-    return left.types if left == Residue(types=left.types) else None
+    residue = read_residue(encoded)
+    return residue.types if residue == Residue(types=residue.types) else None
 
 
 # Bodies.
@@ -231,8 +231,8 @@ def _are_sections(body: bytes) -> bool:
     return bool(sections.parts) and sections.parts == sections.body_parts
 
 
-def _are_lengths(held: list[Any], size: int) -> bool:
-    return all(isinstance(one, int) and one >= 0 for one in held) and sum(held) == size
+def _are_lengths(values: list[Any], size: int) -> bool:
+    return all(isinstance(one, int) and one >= 0 for one in values) and sum(values) == size
 
 
 # Properties and ids.
@@ -289,9 +289,9 @@ def plain_of(value: Any) -> tuple[PropertyValue, int | None]:
     return None, None
 
 
-def _plain_of_described(given: Described) -> tuple[PropertyValue, int | None]:
+def _plain_of_described(described: Described) -> tuple[PropertyValue, int | None]:
     """Return what .NET means. Ticks that are no whole microseconds are kept as they are."""
-    name, value = given
+    name, value = described
     if name == _URI and type(value) is str:
         return value, _URI_CODE
     if type(value) is not int or value % 10 or not isinstance(name, Symbol):
@@ -335,10 +335,10 @@ def overlaid(sent: Mapping[str, int], changed: Mapping[str, int | str]) -> Mappi
 
 def typed_all(given: Mapping[str, PropertyValue], types: Mapping[str, int]) -> dict[str, Any]:
     """Return properties with the AMQP types that they had."""
-    found: dict[str, Any] = dict(given)
-    for name in types.keys() & found.keys():
-        found[name] = typed(found[name], types[name])
-    return found
+    values: dict[str, Any] = dict(given)
+    for name in types.keys() & values.keys():
+        values[name] = typed(values[name], types[name])
+    return values
 
 
 def _fits(value: SizedInt) -> bool:

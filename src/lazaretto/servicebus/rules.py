@@ -38,11 +38,11 @@ _FIELDS: Final = {
 
 def subscription_of(path: str) -> tuple[str, str]:
     """Return the topic and the name of a subscription. Raises AmqpError for any other entity."""
-    found = str(EntityPath.parse(path))
-    at = found.lower().rfind(_SUBSCRIPTIONS)
+    path_ = str(EntityPath.parse(path))
+    at = path_.lower().rfind(_SUBSCRIPTIONS)
     if at < 0:
         raise AmqpError(NOT_ALLOWED, f"expected a subscription, which has rules, got {path!r}")
-    return found[:at], found[at + len(_SUBSCRIPTIONS) :]
+    return path_[:at], path_[at + len(_SUBSCRIPTIONS) :]
 
 
 def rule_of(name: Any, given: Any) -> Rule:
@@ -56,11 +56,11 @@ def rule_of(name: Any, given: Any) -> Rule:
 def _filter_of(given: Mapping[Any, Any]) -> Filter:
     if "sql-filter" in given:
         return SqlFilter(_expression(given["sql-filter"]))
-    wanted = given.get("correlation-filter")
-    if not isinstance(wanted, Mapping):
+    correlation = given.get("correlation-filter")
+    if not isinstance(correlation, Mapping):
         raise AmqpError(DECODE_ERROR, "expected a rule to have a sql-filter or a correlation-filter")
-    fields: dict[str, Any] = {ours: wanted.get(theirs) for theirs, ours in _FIELDS.items()}
-    found: Any = wanted.get("properties")
+    fields: dict[str, Any] = {ours: correlation.get(theirs) for theirs, ours in _FIELDS.items()}
+    found: Any = correlation.get("properties")
     properties: Mapping[Any, Any] = found if isinstance(found, Mapping) else {}
     written = {
         str(name): f"{_KINDS[type(value)]} {value}"
@@ -70,8 +70,8 @@ def _filter_of(given: Mapping[Any, Any]) -> Filter:
     return CorrelationFilter(**fields, properties=properties_of(properties), written=written)
 
 
-def _expression(given: Any) -> str:
-    value = given.get("expression") if isinstance(given, Mapping) else None
+def _expression(part: Any) -> str:
+    value = part.get("expression") if isinstance(part, Mapping) else None
     if not isinstance(value, str):
         raise AmqpError(DECODE_ERROR, "expected an expression as text in a map, got something else")
     return str(value)
@@ -94,13 +94,13 @@ def _of_kind(value: Any, written: str) -> Any:
     return value if made is None else made(value)
 
 
-def _described_filter(wanted: Filter) -> Described:
-    if isinstance(wanted, SqlFilter):
-        return Described(ULong(_SQL), [wanted.expression, _LEVEL])
-    if isinstance(wanted, CorrelationFilter):
-        fields = [getattr(wanted, name) for name in _FIELDS.values()]
+def _described_filter(filter_: Filter) -> Described:
+    if isinstance(filter_, SqlFilter):
+        return Described(ULong(_SQL), [filter_.expression, _LEVEL])
+    if isinstance(filter_, CorrelationFilter):
+        fields = [getattr(filter_, name) for name in _FIELDS.values()]
         properties = {
-            name: _of_kind(value, wanted.written.get(name, "")) for name, value in wanted.properties.items()
+            name: _of_kind(value, filter_.written.get(name, "")) for name, value in filter_.properties.items()
         }
         return Described(ULong(_CORRELATION), [*fields, properties])
-    return Described(ULong(_FALSE if isinstance(wanted, FalseFilter) else _TRUE), [])
+    return Described(ULong(_FALSE if isinstance(filter_, FalseFilter) else _TRUE), [])

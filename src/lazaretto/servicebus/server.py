@@ -253,10 +253,10 @@ class Door:
 
     def settler(self, path: str) -> AsyncReceiver:
         """Return a receiver that settles, renews and peeks for everybody on a path."""
-        found = self._settlers.get(path)
-        if found is None:
-            found = self._settlers[path] = self.broker.receiver(path)
-        return found
+        receiver = self._settlers.get(path)
+        if receiver is None:
+            receiver = self._settlers[path] = self.broker.receiver(path)
+        return receiver
 
     async def settle(self, path: str, messages: list[ReceivedMessage], wanted: Settlement) -> None:
         """Do with messages what a settlement says, with all or none. Raises SettlementError."""
@@ -287,10 +287,10 @@ class Door:
         """Return the options of what can be received from.
 
         Raise EntityNotFound, or NotAllowed if a receiver of a session, or of none, cannot be had there."""
-        found = EntityPath.parse(path)
-        options = (await self.broker.queue(found.queue)).options
-        requires = options.requires_session and found.subqueue is Subqueue.MAIN
-        if of_session and found.subqueue is not Subqueue.MAIN:
+        parsed = EntityPath.parse(path)
+        options = (await self.broker.queue(parsed.queue)).options
+        requires = options.requires_session and parsed.subqueue is Subqueue.MAIN
+        if of_session and parsed.subqueue is not Subqueue.MAIN:
             raise NotAllowed(f"Cannot create a MessageSession for a sub-queue. It is {path!r}")
         if requires != of_session:
             # As Service Bus says it: programs look for the words.
@@ -309,14 +309,14 @@ class Door:
         """Detach the links of entities that are deleted, by whatever process. `last`: the last old event."""
         while True:
             try:
-                found = await self.broker.events(last, max_wait=None)
+                events = await self.broker.events(last, max_wait=None)
             except BrokerClosed:
                 return
             except LazarettoError as error:
                 _log.error("deleted entities cannot be looked for: %s", error)
                 await asyncio.sleep(_AGAIN)
                 continue
-            for event in found:
+            for event in events:
                 last = event.position
                 if event.kind == "queue_deleted":
                     await self._end_deleted(event.queue)

@@ -130,8 +130,8 @@ def check_login(response: bytes, policies: Mapping[str, AccessPolicy]) -> Grant:
     """
     key = [*response.split(b"\x00"), b"", b"", b""][2]
     policy = policies.get(name_of_login(response))
-    known = policy.keys if policy is not None else ("no policy has this name",)
-    right = [one for one in known if hmac.compare_digest(one.encode(), key)]
+    keys = policy.keys if policy is not None else ("no policy has this name",)
+    right = [one for one in keys if hmac.compare_digest(one.encode(), key)]
     if policy is None or not right:
         raise Unauthorized("expected the name and the key of a policy, got others")
     return Grant(policy.scope.lower(), policy.rights, math.inf, policy, right[0])
@@ -155,13 +155,13 @@ def check_token(
     name = urllib.parse.unquote(fields["skn"])
     policy = next((one for one in listed if one.name == name), None)
     try:
-        given = base64.b64decode(urllib.parse.unquote(fields["sig"]).encode(), validate=True)
+        signature = base64.b64decode(urllib.parse.unquote(fields["sig"]).encode(), validate=True)
         until = float(fields["se"])
     except (binascii.Error, ValueError):
-        given, until = b"", 0.0
+        signature, until = b"", 0.0
     keys = policy.keys if policy is not None else ("no policy has this name",)
     signed = f"{fields['sr']}\n{fields['se']}".encode()
-    right = [key for key in keys if hmac.compare_digest(_signature(key, signed), given)]
+    right = [key for key in keys if hmac.compare_digest(_signature(key, signed), signature)]
     if policy is None or not right:
         raise Unauthorized("expected a signature with the key of a policy, got another")
     if until <= now:

@@ -174,8 +174,8 @@ def _size_of(messages: Sequence[Message]) -> int:
 
 def _entity_of(path: str) -> str:
     """Return the queue or topic that a path is of."""
-    found = EntityPath.parse(path)
-    return found.key.rsplit("/", 2)[0] if names_subscription(found) else found.queue.lower()
+    parsed = EntityPath.parse(path)
+    return parsed.key.rsplit("/", 2)[0] if names_subscription(parsed) else parsed.queue.lower()
 
 
 def in_transaction(id_: bytes, outcome: Outcome | None = None) -> bytes:

@@ -91,9 +91,9 @@ class Guard:
 
     def __init__(self, limits: ServerLimits | None = None) -> None:
         self.limits = limits or ServerLimits()
-        files, wanted = most_files(), self.limits.connections
+        files, connections = most_files(), self.limits.connections
         #: How many there can be: each is an open file, too.
-        self.most = wanted if files is None else min(wanted, max(1, files - OTHER_FILES))
+        self.most = connections if files is None else min(connections, max(1, files - OTHER_FILES))
         #: Those whose clients have not logged in, the oldest first; and all others.
         self._strangers: dict[Seat, None] = {}
         self._known: set[Seat] = set()

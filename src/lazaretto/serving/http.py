@@ -48,8 +48,8 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 def seat_of(scope: MutableMapping[str, Any]) -> Seat | None:
     """Return the place of the connection that a request came on; None: another server has it."""
-    found = scope.get("state", {}).get("seat")
-    return found if isinstance(found, Seat) else None
+    seat = scope.get("state", {}).get("seat")
+    return seat if isinstance(seat, Seat) else None
 
 
 async def until_gone(receive: Receive) -> None:
@@ -60,18 +60,18 @@ async def until_gone(receive: Receive) -> None:
 
 def spelled_headers(scope: MutableMapping[str, Any]) -> list[tuple[str, str]]:
     """Return the headers of a request with their names as the client has spelled them."""
-    found = scope.get("spelled", scope["headers"])
-    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in found]
+    headers = scope.get("spelled", scope["headers"])
+    return [(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers]
 
 
 def share_of(scope: MutableMapping[str, Any]) -> Share:
     """Return what a request holds of its server's budget, which ends with the answer."""
     state = scope.setdefault("state", {})
-    found = state.get("share")
-    if not isinstance(found, Share):
+    share = state.get("share")
+    if not isinstance(share, Share):
         # Another server counts in its own way.
-        found = state["share"] = Share(Budget(sys.maxsize))
-    return found
+        share = state["share"] = Share(Budget(sys.maxsize))
+    return share
 
 
 def is_named(host: bytes) -> bool:
@@ -144,8 +144,8 @@ class HttpServer:
         now = time.time()
         if int(now) != int(self._dated):
             self._dated = now
-            told = email.utils.formatdate(now, usegmt=True).encode()
-            self._state.default_headers = [(b"date", told)]
+            text = email.utils.formatdate(now, usegmt=True).encode()
+            self._state.default_headers = [(b"date", text)]
 
     async def close(self, grace: float) -> None:
         """Hang up on all, once what is under way has ended, or after some seconds."""
@@ -153,12 +153,12 @@ class HttpServer:
             connection.shutdown()
         if self._state.tasks:
             await asyncio.wait(list(self._state.tasks), timeout=grace)
-        left = list(self._state.tasks)
-        for task in left:
+        tasks = list(self._state.tasks)
+        for task in tasks:
             task.cancel()
         for one in list(self._state.connections):
             one.transport.abort()
-        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _WebSocket(WebSocketsSansIOProtocol):

@@ -37,11 +37,11 @@ def most_files() -> int | None:
     return None if soft < 0 else soft
 
 
-def _allow_files(wanted: int) -> None:
+def _allow_files(count: int) -> None:
     soft = most_files()
-    if soft is not None and soft < wanted:
+    if soft is not None and soft < count:
         import resource
 
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard < 0 else min(wanted, hard), hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (count if hard < 0 else min(count, hard), hard))

@@ -37,6 +37,6 @@ class Reports:
         if not self._counts or (self._told is not None and now - self._told < _SPAN):
             return []
         self._told = now
-        found = [Report(what, address, times) for (what, address), times in self._counts.items()]
+        reports = [Report(what, address, times) for (what, address), times in self._counts.items()]
         self._counts.clear()
-        return found
+        return reports

@@ -17,9 +17,9 @@ def assert_no_dead_letters(broker: Broker, path: str | None = None) -> None:
     The error names the first five, each with its reason and its error.
     """
     paths = [queue.path for queue in broker.queues()] if path is None else [EntityPath.parse(path).queue]
-    found = [(each, letter) for each in paths for letter in broker.dead_letters(each, limit=_SHOWN + 1)]
-    if found:
-        raise AssertionError("expected no dead letters, got\n" + _described(found))
+    letters = [(each, letter) for each in paths for letter in broker.dead_letters(each, limit=_SHOWN + 1)]
+    if letters:
+        raise AssertionError("expected no dead letters, got\n" + _described(letters))
 
 
 def assert_dead_letter(
@@ -39,7 +39,7 @@ def assert_dead_letter(
     """
     queue = EntityPath.parse(path).queue
     letters = list(broker.dead_letters(queue))
-    found = [
+    matches = [
         letter
         for letter in letters
         if (reason is None or letter.reason == reason)
@@ -47,27 +47,27 @@ def assert_dead_letter(
         and (text is None or text in (letter.error_message or ""))
         and (body is None or (letter.message is not None and letter.message.body == body))
     ]
-    if len(found) != 1:
-        wanted = {"reason": reason, "error_type": error_type, "text": text, "body": body}
-        asked = ", ".join(f"{name}={value!r}" for name, value in wanted.items() if value is not None)
+    if len(matches) != 1:
+        criteria = {"reason": reason, "error_type": error_type, "text": text, "body": body}
+        asked = ", ".join(f"{name}={value!r}" for name, value in criteria.items() if value is not None)
         there = _described([(queue, letter) for letter in letters]) if letters else "  none at all"
         raise AssertionError(
-            f"expected one dead letter in {queue!r} with {asked or 'anything'}, got {len(found)};"
+            f"expected one dead letter in {queue!r} with {asked or 'anything'}, got {len(matches)};"
             f" there are\n{there}"
         )
-    return broker.dead_letter(queue, found[0].sequence_number)
+    return broker.dead_letter(queue, matches[0].sequence_number)
 
 
 def _names(error_type: str | None) -> tuple[str, ...]:
     return (error_type, error_type.rpartition(".")[2]) if error_type else ()
 
 
-def _described(found: list[tuple[str, DeadLetter]]) -> str:
+def _described(letters: list[tuple[str, DeadLetter]]) -> str:
     lines = [
         f"  {queue} {letter.sequence_number}: "
         + shown_reason(letter.reason, letter.error_type, letter.error_message)
-        for queue, letter in found[:_SHOWN]
+        for queue, letter in letters[:_SHOWN]
     ]
-    if len(found) > _SHOWN:
+    if len(letters) > _SHOWN:
         lines.append("  and more")
     return "\n".join(lines)

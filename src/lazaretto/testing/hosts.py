@@ -39,11 +39,11 @@ def drain(
             if not _is_busy(host) and (clock is None or not _move_on(host, clock)):
                 break
             if time.monotonic() > end:
-                left = ", ".join(
+                progress = ", ".join(
                     f"{report.queue} ({report.completed} completed)" for report in host.reports()
                 )
                 raise DrainTimeout(
-                    f"expected the host to be done within {timeout:g} s, got messages left in: {left};"
+                    f"expected the host to be done within {timeout:g} s, got messages left in: {progress};"
                     " look at broker.queue(path).counts, or give more time"
                 )
             time.sleep(_LOOK)
@@ -54,10 +54,10 @@ def _is_busy(host: ServiceHost) -> bool:
     """Return whether a message is at work or can be delivered at the present time of the clock."""
     for report in host.reports():
         path = EntityPath.parse(report.queue)
-        found = host.broker.queue(path.queue)
+        description = host.broker.queue(path.queue)
         if path.subqueue is not Subqueue.MAIN:
             return True
-        counts = found.counts
+        counts = description.counts
         if counts.locked or counts.suspect:
             return True
         if counts.active:

@@ -116,8 +116,8 @@ class Access:
 
     def by_token(self, token: str) -> Identity | None:
         """Return whom one of the server's own tokens stands for."""
-        wanted = digest_of(token)
-        for known, identity in self._identities:
-            if hmac.compare_digest(known, wanted):
+        digest = digest_of(token)
+        for stored, identity in self._identities:
+            if hmac.compare_digest(stored, digest):
                 return dataclasses.replace(identity, kind=NameKind.TOKEN)
         return None

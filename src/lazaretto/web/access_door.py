@@ -68,22 +68,22 @@ class AccessDoor:
         """
         check_host(request.headers.get("host"), self.host_names)
         check_origin(request.method, request.headers)
-        found, by_browser = await self._identify(request, notes=not again)
+        visitor, by_browser = await self._identify(request, notes=not again)
         seat = seat_of(request.scope)
         if seat is not None:
             seat.know()
         origin, read_only = self._address(request), self._access.read_only
-        found = dataclasses.replace(found, origin=origin, read_only=read_only)
+        visitor = dataclasses.replace(visitor, origin=origin, read_only=read_only)
         if by_browser and request.method not in SAFE:
             # Browsers send the cookie, and proxies the name, with requests that no page of ours has made.
-            given = request.headers.get(CSRF_HEADER) if csrf is None else csrf
-            if found.csrf is None:
+            sent = request.headers.get(CSRF_HEADER) if csrf is None else csrf
+            if visitor.csrf is None:
                 check_origin(request.method, request.headers, from_browser=True)
-            elif not hmac.compare_digest(found.csrf.encode(), (given or "").encode("utf-8", "replace")):
+            elif not hmac.compare_digest(visitor.csrf.encode(), (sent or "").encode("utf-8", "replace")):
                 # What no browser says to be a page of ours may not be shown the token.
                 check_origin(request.method, request.headers, from_browser=True)
-                raise StaleForm(found.csrf)
-        return found
+                raise StaleForm(visitor.csrf)
+        return visitor
 
     async def refuse_login(self, request: Request) -> None:
         """Note that a request came with a wrong token, and wait before its client hears of it."""
@@ -176,11 +176,13 @@ class AccessDoor:
         authorization = request.headers.get("authorization")
         if authorization is not None:
             scheme, _, token = authorization.partition(" ")
-            found = await self._by_token(token.strip(), notes=notes) if scheme.lower() == "bearer" else None
-            if found is None:
+            identity = (
+                await self._by_token(token.strip(), notes=notes) if scheme.lower() == "bearer" else None
+            )
+            if identity is None:
                 await self.refuse_login(request)
                 raise NotAuthenticated("expected a token that the server knows, got another")
-            return found, False
+            return identity, False
         cookie = self.cookie(request)
         if cookie is not None:
             visitor = await self._visits.find(cookie, SESSION, notes=notes)
@@ -196,9 +198,9 @@ class AccessDoor:
         return dataclasses.replace(self._access.anonymous, kind=NameKind.PROCESS), False
 
     async def _by_token(self, token: str, *, notes: bool) -> Identity | None:
-        found = self._access.by_token(token)
-        if found is not None:
-            return found
+        identity = self._access.by_token(token)
+        if identity is not None:
+            return identity
         visitor = await self._visits.find(token, TOKEN, notes=notes)
         if visitor is None:
             return None

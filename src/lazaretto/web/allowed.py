@@ -25,7 +25,7 @@ def require_for(command: Command, require: Callable[[Permission, str | None], No
 
 def refuse_functions(edit: str) -> Edit:
     """Return the edit that a text describes. Raises InvalidOption, also for the name of a function."""
-    found = Edit.parse(edit)
-    if found.kind is EditKind.FUNCTION:
+    parsed = Edit.parse(edit)
+    if parsed.kind is EditKind.FUNCTION:
         raise InvalidOption("expected an edit as SET … or a JSON patch; functions are for the command line")
-    return found
+    return parsed

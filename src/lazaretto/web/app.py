@@ -77,11 +77,11 @@ def web_app(
     """
     hold_for_clients(broker)
     door = AccessDoor(broker, access, host_names)
-    ending, held, times, witness = Ending(), HeldMessages(), RequestTimes(), Witness(broker)
+    ending, messages, times, witness = Ending(), HeldMessages(), RequestTimes(), Witness(broker)
 
     def call_of(request: Request) -> Call:
         admit = functools.partial(door.admit, request, again=True)
-        return Call(broker, NOBODY, request, ending, held, times, admit, witness)
+        return Call(broker, NOBODY, request, ending, messages, times, admit, witness)
 
     def endpoint(route: Route) -> Callable[[Request], Awaitable[Response]]:
         async def answer(request: Request) -> Response:
@@ -97,8 +97,8 @@ def web_app(
 
     async def tell_me(request: Request) -> Response:
         who = await door.admit(request)
-        told = {"name": who.name, "grants": who.grants, "csrf": who.csrf}
-        return Response(json_of(told), headers={"Cache-Control": "no-store"}, media_type="application/json")
+        person = {"name": who.name, "grants": who.grants, "csrf": who.csrf}
+        return Response(json_of(person), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
     async def live(request: Request) -> Response:
         return Response(b"ok\n", media_type="text/plain")
@@ -153,8 +153,8 @@ class _Secured:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = {name.lower() for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in _HEADERS if one[0] not in given)]
+                names = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in _HEADERS if one[0] not in names)]
             await send(message)
 
         await self._app(scope, receive, answer)
@@ -197,14 +197,14 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
     return response
 
 
-def _as_json(found: object, route: Route, tag: str | None) -> Response:
-    if found is None:
+def _as_json(value: object, route: Route, tag: str | None) -> Response:
+    if value is None:
         return Response(status_code=204)
-    version = getattr(found, "version", None)
+    version = getattr(value, "version", None)
     # That of an entity stands for its settings, for changes.
     tag = tag if version is None else f'"{version}"'
     headers = None if tag is None else {"ETag": tag}
-    return Response(json_of(found), route.success, headers, "application/json")
+    return Response(json_of(value), route.success, headers, "application/json")
 
 
 async def _told_of(request: Request, error: Exception) -> Response:
@@ -221,11 +221,11 @@ async def _told(request: Request, error: Exception) -> Response:
 async def _told_of_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 405:
-        told = _as_page_or_problem(
+        response = _as_page_or_problem(
             request, HttpError("method_not_allowed", f"expected another method than {request.method}")
         )
-        told.headers.update(error.headers or {})
-        return told
+        response.headers.update(error.headers or {})
+        return response
     return _as_page_or_problem(
         request, HttpError("route_not_found", "expected a path of this API, which /openapi.json lists")
     )
@@ -233,13 +233,13 @@ async def _told_of_http(request: Request, error: Exception) -> Response:
 
 async def _told_of_fault(request: Request, error: Exception) -> Response:
     _log.error("a fault of the server", exc_info=error)
-    told = _as_page_or_problem(
+    response = _as_page_or_problem(
         request, HttpError("internal_error", "the server met a fault; its log tells more")
     )
     # This one is sent from outside of what adds them to every answer.
     for name, value in _HEADERS:
-        told.headers.setdefault(name.decode(), value.decode())
-    return told
+        response.headers.setdefault(name.decode(), value.decode())
+    return response
 
 
 def _as_page_or_problem(request: Request, error: HttpError) -> Response:

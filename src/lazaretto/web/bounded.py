@@ -35,12 +35,12 @@ async def in_room(share: Share, read: Callable[[int], Awaitable[P | TooLittleRoo
     while True:
         await share.hold(COST * room)
         with within(_LONGEST):
-            found = await read(room)
-        if not isinstance(found, TooLittleRoom):
-            return found
+            part = await read(room)
+        if not isinstance(part, TooLittleRoom):
+            return part
         # What waits holds nothing, so that others can go on.
         share.let_go()
-        room = found.size
+        room = part.size
 
 
 async def peeked(
@@ -74,12 +74,12 @@ async def lettered(
         ) -> tuple[list[DeadLetter], Slice] | TooLittleRoom:
             return await readings.letters(path, which, after, room, messages=messages)
 
-        letters, found = await in_room(share, read)
+        letters, part = await in_room(share, read)
         share.let_go(COST * size_of(one.message for one in letters))
         yield letters
-        if found.position is None:
+        if part.position is None:
             return
-        after = found
+        after = part
 
 
 async def array_of(first: Iterable[PeekedMessage], parts: AsyncIterator[PeekedPart]) -> AsyncGenerator[bytes]:

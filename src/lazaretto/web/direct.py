@@ -65,6 +65,6 @@ class DirectApp(Starlette):
             response = await answer(request)
         except Exception as error:
             response = await self.told_of(request, error)
-        given = {name for name, _ in response.raw_headers}
-        response.raw_headers += [one for one in self.common if one[0] not in given]
+        names = {name for name, _ in response.raw_headers}
+        response.raw_headers += [one for one in self.common if one[0] not in names]
         await response(request.scope, request.receive, send)

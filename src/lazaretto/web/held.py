@@ -55,9 +55,9 @@ class HeldMessages:
         places = [_Place(queue, subqueue, token) for token in dict.fromkeys(tokens)]
         if len(places) < len(tokens) or not all(place in self._kept for place in places):
             return None
-        found = [self._kept.pop(place) for place in places]
-        self._size -= sum(map(_size_of, found))
-        return found
+        messages_ = [self._kept.pop(place) for place in places]
+        self._size -= sum(map(_size_of, messages_))
+        return messages_
 
 
 def _size_of(message: ReceivedMessage) -> int:

@@ -97,16 +97,16 @@ def _provider_places(door: AccessDoor, provider: Provider) -> list[Place]:
         from lazaretto.web.oidc import Pending
 
         check_host(request.headers.get("host"), door.host_names)
-        given = request.query_params
+        query = request.query_params
         try:
             kept = urllib.parse.unquote(door.cookie(request, "oidc") or "")
             pending = msgspec.json.decode(kept, type=Pending)
         except ValueError:
             raise NotAuthenticated("expected a login that this browser has begun; begin it again") from None
-        pending.check(given.get("state", ""))
-        if "error" in given:
-            raise NotAuthenticated(f"the identity provider says: {given['error'][:200]}")
-        names = await provider.finish(back(request), pending, given.get("code", ""))
+        pending.check(query.get("state", ""))
+        if "error" in query:
+            raise NotAuthenticated(f"the identity provider says: {query['error'][:200]}")
+        names = await provider.finish(back(request), pending, query.get("code", ""))
         response = Response(render("entered.html", request), media_type="text/html")
         if not await door.open_vouched_session(request, names, provider.label, response):
             raise NotAuthenticated(

@@ -96,9 +96,9 @@ class OidcOptions:
 
 
 def _check_address(address: str, what: str) -> str:
-    found = urllib.parse.urlsplit(address)
-    secure = found.scheme == "https" or (found.scheme == "http" and is_loopback(found.hostname or ""))
-    if not secure or not found.hostname or found.fragment:
+    parts = urllib.parse.urlsplit(address)
+    secure = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
+    if not secure or not parts.hostname or parts.fragment:
         raise InvalidOption(f"expected {what} such as https://id.example.com, got {shown(address)}")
     return address
 
@@ -112,7 +112,7 @@ def names_of(claims: Mapping[str, Any], options: OidcOptions, nonce: str, now: f
     audiences = audience if isinstance(audience, list) else [audience]
     expires: object = claims.get("exp")
     issued: object = claims.get("iat")
-    given, name = claims.get("nonce"), claims.get(options.name_claim)
+    nonce_claim, name = claims.get("nonce"), claims.get(options.name_claim)
     party = claims.get("azp", options.client_id if len(audiences) == 1 else None)
     if claims.get("iss") != options.issuer:
         raise NotAuthenticated("expected an ID token of the issuer, got one of another")
@@ -120,7 +120,7 @@ def names_of(claims: Mapping[str, Any], options: OidcOptions, nonce: str, now: f
         raise NotAuthenticated("expected an ID token for this server, got one for another")
     if not _is_time(expires) or not _is_time(issued) or expires + _LEEWAY <= now or issued - _LEEWAY > now:
         raise NotAuthenticated("expected an ID token that holds now, got one that does not")
-    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), nonce.encode()):
+    if not isinstance(nonce_claim, str) or not hmac.compare_digest(nonce_claim.encode(), nonce.encode()):
         raise NotAuthenticated("expected the ID token of this login, got one of another")
     if options.name_claim == "email" and claims.get("email_verified") is not True:
         raise NotAuthenticated("expected an address that the identity provider has verified, got another")
@@ -171,7 +171,7 @@ class Provider:
         async with self._client(redirect) as client:
             metadata = await self._describe(client)
             try:
-                told = await client.fetch_token(
+                answer = await client.fetch_token(
                     metadata.token_endpoint, code=code, code_verifier=pending.verifier,
                     grant_type="authorization_code",
                 )  # fmt: skip
@@ -179,7 +179,7 @@ class Provider:
                 raise NotAuthenticated("expected a code that the identity provider takes") from None
             except (HTTPError, ValueError) as error:
                 raise _unavailable(error) from None
-            token = told.get("id_token")
+            token = answer.get("id_token")
             if not isinstance(token, str):
                 raise ProviderUnavailable("expected an ID token from the identity provider, got none")
             claims = await self._claims_of(client, metadata, token)
@@ -196,17 +196,17 @@ class Provider:
     async def _describe(self, client: Any) -> _Metadata:
         if self._metadata is None or time.monotonic() > self._metadata_until:
             place = f"{self.options.issuer.rstrip('/')}/.well-known/openid-configuration"
-            found = await _get(client, place, _Metadata)
-            if found.issuer != self.options.issuer:
+            answer = await _get(client, place, _Metadata)
+            if answer.issuer != self.options.issuer:
                 raise ProviderUnavailable(
-                    f"expected the issuer {self.options.issuer!r} at its address, got {shown(found.issuer)}"
+                    f"expected the issuer {self.options.issuer!r} at its address, got {shown(answer.issuer)}"
                 )
             try:
-                for address in (found.authorization_endpoint, found.token_endpoint, found.jwks_uri):
+                for address in (answer.authorization_endpoint, answer.token_endpoint, answer.jwks_uri):
                     _check_address(address, "addresses of the identity provider")
             except InvalidOption as error:
                 raise ProviderUnavailable(str(error)) from None
-            self._metadata, self._metadata_until = found, time.monotonic() + _KEPT
+            self._metadata, self._metadata_until = answer, time.monotonic() + _KEPT
         return self._metadata
 
     async def _claims_of(self, client: Any, metadata: _Metadata, token: str) -> Mapping[str, Any]:
@@ -218,8 +218,8 @@ class Provider:
                 self._keys_after = time.monotonic() + _KEYS_AGAIN
             assert self._keys is not None
             try:
-                found: dict[str, Any] = jwt.decode(token, self._keys, algorithms=_ALGORITHMS).claims
-                return found
+                claims: dict[str, Any] = jwt.decode(token, self._keys, algorithms=_ALGORITHMS).claims
+                return claims
             except (JoseError, ValueError, TypeError):
                 # It may be signed with a key that is newer than those that are known.
                 if fresh or time.monotonic() < self._keys_after:
@@ -228,9 +228,9 @@ class Provider:
 
 
 async def _keys_of(client: Any, metadata: _Metadata) -> KeySet:
-    told: dict[str, Any] = await _get(client, metadata.jwks_uri, dict[str, Any])
+    answer: dict[str, Any] = await _get(client, metadata.jwks_uri, dict[str, Any])
     try:
-        return KeySet.import_key_set(told)  # type: ignore[arg-type]
+        return KeySet.import_key_set(answer)  # type: ignore[arg-type]
     except (JoseError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ProviderUnavailable(
             f"expected keys from the identity provider: {type(error).__name__}"

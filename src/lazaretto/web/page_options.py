@@ -49,5 +49,5 @@ class PageOptions:
 
     def trace_of(self, properties: Mapping[str, Any]) -> str | None:
         """Return the address of the trace that a message is of; None if there is none."""
-        found = context_of(properties) if self.trace_url else None
-        return None if found is None else self.trace_url.replace(_TRACE_ID, f"{found.trace_id:032x}")
+        context = context_of(properties) if self.trace_url else None
+        return None if context is None else self.trace_url.replace(_TRACE_ID, f"{context.trace_id:032x}")

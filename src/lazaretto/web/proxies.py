@@ -70,16 +70,16 @@ def _value_of(headers: Headers, name: str | None) -> str:
 
     Of several, some may be the client's own.
     """
-    given = [] if name is None else headers.getlist(name)
-    if len(given) > 1:
+    values = [] if name is None else headers.getlist(name)
+    if len(values) > 1:
         raise NotAuthenticated(f"expected one header {name}, got several")
-    return given[0].strip() if given else ""
+    return values[0].strip() if values else ""
 
 
 def _portless(hop: str) -> str:
     """Return an address of a header without the port that some proxies add."""
-    found = _WITH_PORT.fullmatch(hop.strip())
-    return hop.strip() if found is None else found[1] or found[2]
+    match = _WITH_PORT.fullmatch(hop.strip())
+    return hop.strip() if match is None else match[1] or match[2]
 
 
 def vouched_names(person: str, groups: Iterable[str]) -> list[str]:

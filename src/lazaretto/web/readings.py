@@ -61,10 +61,10 @@ class ViewedReadings:
         self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
     ) -> PeekedPart | TooLittleRoom:
         redaction = await self._seer.redaction_at(str(path))
-        found = await self._readings.peek(path, limit, start, session_id, room)
-        if not redaction or isinstance(found, TooLittleRoom):
-            return found
-        messages, last = found
+        part = await self._readings.peek(path, limit, start, session_id, room)
+        if not redaction or isinstance(part, TooLittleRoom):
+            return part
+        messages, last = part
         seen = await asyncio.to_thread(lambda: [redaction.message(one) for one in messages])
         return PeekedPart(seen, last)
 
@@ -76,10 +76,10 @@ class ViewedReadings:
         redaction = await self._seer.redaction_at(str(path))
         if not redaction:
             return await self._readings.letters(path, which, after, room, messages=messages)
-        found = await self._readings.letters(path, without_search(which), after, room, messages=True)
-        if isinstance(found, TooLittleRoom):
-            return found
-        letters, slice_ = found
+        part = await self._readings.letters(path, without_search(which), after, room, messages=True)
+        if isinstance(part, TooLittleRoom):
+            return part
+        letters, slice_ = part
         workers = await self._seer.attempters(str(path), [one.sequence_number for one in letters], which)
         seen = await asyncio.to_thread(meant, letters, which, redaction, workers)
         return [one if messages else dataclasses.replace(one, message=None) for one in seen], slice_

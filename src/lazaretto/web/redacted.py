@@ -50,14 +50,14 @@ def shown_letter(letter: DeadLetter, redaction: Redaction) -> DeadLetter:
     """Return a dead letter for somebody."""
     if not redaction:
         return letter
-    found, message = _message_of(letter.message, redaction)
+    finding, message = _message_of(letter.message, redaction)
     return _replace(
         letter,
         message=message,
-        reason=redaction.reason(letter.reason, found),
-        description=redaction.text(letter.description, found),
-        error_message=redaction.text(letter.error_message, found),
-        attempts=redaction.attempts(letter.attempts, found),
+        reason=redaction.reason(letter.reason, finding),
+        description=redaction.text(letter.description, finding),
+        error_message=redaction.text(letter.error_message, finding),
+        attempts=redaction.attempts(letter.attempts, finding),
     )
 
 
@@ -67,11 +67,11 @@ def _message_of(
     """Return a message for somebody, and what was taken out; None: it is not at hand."""
     if message is None:
         return None, None
-    found = Found()
-    left = redaction.message(message, found)
+    finding = Found()
+    shown_message = redaction.message(message, finding)
     # What was in it before it was edited may be in texts about that.
-    found.all = found.all or message.edit_of is not None
-    return found, left
+    finding.all = finding.all or message.edit_of is not None
+    return finding, shown_message
 
 
 def found_in(letter: DeadLetter, redaction: Redaction) -> Found | None:
@@ -84,14 +84,14 @@ def shown_history(history: MessageHistory, rules_of: RulesOf) -> MessageHistory:
     generations = []
     for one in history.generations:
         redaction = rules_of(one.queue)
-        found, _ = _message_of(history.message, redaction)
+        finding, _ = _message_of(history.message, redaction)
         generations.append(
             _replace(
                 one,
-                reason=redaction.reason(one.reason, found),
-                description=redaction.text(one.description, found),
-                error_message=redaction.text(one.error_message, found),
-                attempts=redaction.attempts(one.attempts, found),
+                reason=redaction.reason(one.reason, finding),
+                description=redaction.text(one.description, finding),
+                error_message=redaction.text(one.error_message, finding),
+                attempts=redaction.attempts(one.attempts, finding),
             )
         )
     _, message = _message_of(history.message, rules_of(history.queue))
@@ -102,13 +102,15 @@ def shown_preview(
     preview: DeadLetterPreview, letter: DeadLetter | None, redaction: Redaction
 ) -> DeadLetterPreview:
     """Return a preview for somebody. `letter`: that of the preview with its message, if it still waits."""
-    left = None if letter is None else shown_letter(letter, redaction)
-    body = b"" if left is None or left.message is None else left.message.body
+    shown_one = None if letter is None else shown_letter(letter, redaction)
+    body = b"" if shown_one is None or shown_one.message is None else shown_one.message.body
     return _replace(
         preview,
-        reason=redaction.reason(preview.reason, None) if left is None else left.reason,
-        description=redaction.text(preview.description, None) if left is None else left.description,
-        error_message=redaction.text(preview.error_message, None) if left is None else left.error_message,
+        reason=redaction.reason(preview.reason, None) if shown_one is None else shown_one.reason,
+        description=redaction.text(preview.description, None) if shown_one is None else shown_one.description,
+        error_message=redaction.text(preview.error_message, None)
+        if shown_one is None
+        else shown_one.error_message,
         size=len(body),
         preview=body[:_PREVIEW],
     )
@@ -126,14 +128,18 @@ def shown_cause(cause: Cause, letter: DeadLetter | None, redaction: Redaction, *
     `letter`: its example. What the example does not say can name what other letters hold. `bodies`: whether
     bodies may be read, of which differences tell.
     """
-    found = None if letter is None else found_in(letter, redaction)
-    error = None if letter is None else redaction.text(letter.error_message or letter.description, found)
+    finding = None if letter is None else found_in(letter, redaction)
+    error = None if letter is None else redaction.text(letter.error_message or letter.description, finding)
 
-    def text(shape: str | None, found: Found | None) -> str | None:
-        told = redaction.text(shape, found)
-        return told if told is None or not redaction.takes_values else words_in(told, f"{error} {MASK}")
+    def text(shape: str | None, finding: Found | None) -> str | None:
+        template = redaction.text(shape, finding)
+        return (
+            template
+            if template is None or not redaction.takes_values
+            else words_in(template, f"{error} {MASK}")
+        )
 
-    only = found if len(cause.fingerprints) < 2 else None
+    only = finding if len(cause.fingerprints) < 2 else None
     same_reason = all(one.reason == cause.reason for one in cause.fingerprints)
     same_text = all(covers(cause.template or "", one.shape or "") for one in cause.fingerprints)
     prints = (
@@ -142,8 +148,8 @@ def shown_cause(cause: Cause, letter: DeadLetter | None, redaction: Redaction, *
     )
     return _replace(
         cause,
-        reason=redaction.reason(cause.reason, found if same_reason else None),
-        template=text(cause.template, found if same_text else None),
+        reason=redaction.reason(cause.reason, finding if same_reason else None),
+        template=text(cause.template, finding if same_text else None),
         fingerprints=tuple(prints),
         difference=cause.difference if bodies else None,
     )
@@ -154,13 +160,13 @@ def shown_cause(cause: Cause, letter: DeadLetter | None, redaction: Redaction, *
 
 def shown_filter(parts: Mapping[str, Any], redaction: Redaction) -> dict[str, Any]:
     """Return the parts of a dead letter filter for somebody: what was searched for may be a secret."""
-    found = dict(parts)
+    fields = dict(parts)
     for name in ("text", "reason"):
-        if redaction.takes_values and found.get(name) is not None:
-            found[name] = redaction.reason(found[name], None) if name == "reason" else MASK
-    if found.get("where") is not None and filter_names(redaction, str(found["where"]), sizes=True):
-        found["where"] = MASK
-    return found
+        if redaction.takes_values and fields.get(name) is not None:
+            fields[name] = redaction.reason(fields[name], None) if name == "reason" else MASK
+    if fields.get("where") is not None and filter_names(redaction, str(fields["where"]), sizes=True):
+        fields["where"] = MASK
+    return fields
 
 
 def shown_edit(edit: str | None, redaction: Redaction) -> str | None:
@@ -168,8 +174,8 @@ def shown_edit(edit: str | None, redaction: Redaction) -> str | None:
     if edit is None or not redaction.takes_values:
         return edit
     kind, _, text = edit.partition(": ")
-    given = text if kind in {one.value for one in EditKind} else edit
-    return MASK if given.endswith("…") or edit_names(redaction, given) else edit
+    shown_text = text if kind in {one.value for one in EditKind} else edit
+    return MASK if shown_text.endswith("…") or edit_names(redaction, shown_text) else edit
 
 
 def shown_repair(repair: RepairStatus, redaction: Redaction) -> RepairStatus:
@@ -185,19 +191,19 @@ def shown_detail(detail: Mapping[str, Any], redaction: Redaction) -> dict[str, A
     """Return the detail of an event, of an action, or of an answer, for somebody."""
     if not redaction:
         return dict(detail)
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for name, value in detail.items():
         if name in _TEXTS and isinstance(value, str):
-            found[name] = redaction.text(value, None)
+            fields[name] = redaction.text(value, None)
         elif name == "reason" and isinstance(value, str):
-            found[name] = redaction.reason(value, None)
+            fields[name] = redaction.reason(value, None)
         elif name in ("filter", "which") and isinstance(value, dict):
-            found[name] = shown_filter(value, redaction)
+            fields[name] = shown_filter(value, redaction)
         elif name == "edit" and isinstance(value, str):
-            found[name] = shown_edit(value, redaction)
+            fields[name] = shown_edit(value, redaction)
         else:
-            found[name] = _shown_part(value, redaction)
-    return found
+            fields[name] = _shown_part(value, redaction)
+    return fields
 
 
 def _shown_part(value: Any, redaction: Redaction) -> Any:
@@ -223,10 +229,10 @@ def shown(value: Any, rules_of: RulesOf, path: str = "") -> Any:
                 dead_letter_halted_by=shown(value.dead_letter_halted_by, rules_of, value.path),
             )
         case Culprit() | HeldSession() | BreakerDescription():
-            told = {"error": rules_of(path).text(value.error, None)}
+            changes = {"error": rules_of(path).text(value.error, None)}
             if not isinstance(value, BreakerDescription):
-                told["reason"] = rules_of(path).reason(value.reason, None)
-            return _replace(value, **told)
+                changes["reason"] = rules_of(path).reason(value.reason, None)
+            return _replace(value, **changes)
         case SessionDescription():
             return _replace(value, held=shown(value.held, rules_of, value.queue))
         case Status():

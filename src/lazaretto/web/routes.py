@@ -175,15 +175,15 @@ class Call:
     @property
     def seen_version(self) -> str | None:
         """The version that an entity must still have: the entity tag of `If-Match`. Raises HttpError."""
-        given = self.request.headers.getlist("if-match")
-        if not given or given == ["*"]:
+        headers = self.request.headers.getlist("if-match")
+        if not headers or headers == ["*"]:
             return None
-        if given[0].startswith("W/"):
+        if headers[0].startswith("W/"):
             raise HttpError("changed_meanwhile", "expected a strong entity tag in If-Match, got a weak one")
-        found = _ENTITY_TAG.fullmatch(given[0].strip())
-        if found is None or len(given) > 1:
+        match = _ENTITY_TAG.fullmatch(headers[0].strip())
+        if match is None or len(headers) > 1:
             raise HttpError("bad_request", 'expected one entity tag in If-Match, such as "a1b2", or *')
-        return found[1]
+        return match[1]
 
     async def change(self, command: Command) -> Any:
         """Run a command if the entity still has the version that `If-Match` names, and return its answer."""
@@ -297,21 +297,21 @@ def query_of(kind: type[Query], given: bytes) -> Query:
 
 
 def _read_query(kind: type[Query], text: bytes) -> Query:
-    known = kind.__struct_fields__
-    given: dict[str, Any] = {}
+    fields = kind.__struct_fields__
+    values: dict[str, Any] = {}
     for name, value in QueryParams(text).multi_items():
-        if name not in known:
-            raise InvalidOption(f"unknown parameter {name!r}{suggestion(name, known)}")
-        if name in given:
+        if name not in fields:
+            raise InvalidOption(f"unknown parameter {name!r}{suggestion(name, fields)}")
+        if name in values:
             raise InvalidOption(f"expected the parameter {name!r} once, got it twice")
-        given[name] = value
-    for name in given.keys() & _times_of(kind):
-        value = given[name]
+        values[name] = value
+    for name in values.keys() & _times_of(kind):
+        value = values[name]
         # A number would be taken for seconds since 1970.
         if not _DATE.match(value):
             raise InvalidOption(f"{name}: expected a time such as 2026-01-31T12:00:00Z, got {shown(value)}")
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"parameters: {_told(error)}") from None
 
@@ -366,7 +366,7 @@ async def content_of(request: Request, most: int | None, cost: int = COST) -> by
 
 
 async def _content_in_parts(request: Request, first: Begun[Message], most: int, cost: int) -> bytes:
-    parts, size, held, share = [], 0, _SMALL, share_of(request.scope)
+    parts, size, reserved, share = [], 0, _SMALL, share_of(request.scope)
     began = asyncio.get_running_loop().time()
     try:
         async with asyncio.timeout(_PATIENCE) as limit:
@@ -378,10 +378,10 @@ async def _content_in_parts(request: Request, first: Begun[Message], most: int, 
                 size += len(part)
                 if size > most:
                     raise _too_large(most)
-                if size > held:
-                    held = size + _STEP
+                if size > reserved:
+                    reserved = size + _STEP
                     limit.reschedule(None)
-                    await share.hold(cost * held)
+                    await share.hold(cost * reserved)
                     began = asyncio.get_running_loop().time() - size / _SLOWEST
                     limit.reschedule(began + _PATIENCE + size / _SLOWEST)
                 parts.append(part)
@@ -430,34 +430,34 @@ def deadline_of(request: Request) -> AbstractContextManager[object]:
 async def answer_of(route: Route, call: Call) -> Response | Any:
     """Do what a request asks for, and return its answer. Raises LazarettoError."""
     request = call.request
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, kind in route.path_types.items():
         try:
-            given[name] = msgspec.convert(request.path_params[name], kind, strict=False)
+            arguments[name] = msgspec.convert(request.path_params[name], kind, strict=False)
         except msgspec.ValidationError as error:
             raise InvalidOption(f"{name}: {_told(error)}") from None
     if route.query is not None:
-        given["query"] = query_of(route.query, request.scope["query_string"])
+        arguments["query"] = query_of(route.query, request.scope["query_string"])
     elif request.scope["query_string"] and request.query_params:
         raise InvalidOption(f"unknown parameter {next(iter(request.query_params))!r}; there are none")
     if route.asks_itself:
         call.identity.require_anywhere(route.permission)
     else:
-        call.require(route.permission, _entity(given))
+        call.require(route.permission, _entity(arguments))
     if route.body is not None:
         plain = route.body in (bytes, msgspec.Raw)
         content = await content_of(request, route.most, COST if plain else _JSON_COST)
-        given["body"] = content if route.body is bytes else body_of(route.body, content)
+        arguments["body"] = content if route.body is bytes else body_of(route.body, content)
     # A body may take longer to come.
     with nullcontext() if route.waits else deadline_of(request):
-        return await route.handler(call, **given)
+        return await route.handler(call, **arguments)
 
 
-def _entity(given: dict[str, Any]) -> str | None:
+def _entity(arguments: dict[str, Any]) -> str | None:
     """Return the entity that a request is about; None: about all of them."""
-    if "path" in given:
-        return str(given["path"])
-    query = given.get("query")
+    if "path" in arguments:
+        return str(arguments["path"])
+    query = arguments.get("query")
     for name in ("queue", "topic"):
         value = getattr(query, name, None)
         if value is not None:

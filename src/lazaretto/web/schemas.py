@@ -44,9 +44,9 @@ class Schemas:
 
     def of(self, kind: Any) -> Schema:
         """Return the schema of a type."""
-        found = _PLAIN.get(kind) if isinstance(kind, typing.Hashable) else None
-        if found is not None:
-            return found
+        schema = _PLAIN.get(kind) if isinstance(kind, typing.Hashable) else None
+        if schema is not None:
+            return schema
         if kind in (PeekedMessage, ReceivedMessage):
             return self._named(kind.__name__, self._of_message)
         origin, inner = typing.get_origin(kind), typing.get_args(kind)

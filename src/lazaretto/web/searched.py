@@ -47,13 +47,13 @@ def chosen(
     workers: Mapping[int, str],
 ) -> list[DeadLetterPreview]:
     """Return those previews that a search means, as they may be seen."""
-    searched, found = (which.text, which.where, which.reason) != (None, None, None), []
+    searched, matches = (which.text, which.where, which.reason) != (None, None, None), []
     for one in previews:
         letter = letters.get(one.sequence_number)
         if searched and (letter is None or not _is_meant(shown_letter(letter, redaction), which, workers)):
             continue
-        found.append(shown_preview(one, letter, redaction))
-    return found
+        matches.append(shown_preview(one, letter, redaction))
+    return matches
 
 
 def seen_causes(

@@ -30,11 +30,11 @@ def tag_of(mark: str | None, who: Identity, request: Request) -> str | None:
     if mark is None:
         return None
     scope = request.scope
-    told = (
+    facts = (
         _RUN, mark, _minute(), scope["path"], scope["query_string"], who.name, who.grants, who.csrf,
         who.read_only,
     )  # fmt: skip
-    return f'W/"{hashlib.blake2b(msgspec.json.encode(told), digest_size=16).hexdigest()}"'
+    return f'W/"{hashlib.blake2b(msgspec.json.encode(facts), digest_size=16).hexdigest()}"'
 
 
 def not_modified(tag: str | None, request: Request) -> Response | None:
@@ -42,6 +42,6 @@ def not_modified(tag: str | None, request: Request) -> Response | None:
     if tag is None:
         return None
     plain = tag.removeprefix("W/")
-    given = request.headers.get("if-none-match", "").split(",")
-    known = any(one.strip().removeprefix("W/") == plain for one in given)
-    return Response(status_code=304, headers={"ETag": tag}) if known else None
+    tags = request.headers.get("if-none-match", "").split(",")
+    same = any(one.strip().removeprefix("W/") == plain for one in tags)
+    return Response(status_code=304, headers={"ETag": tag}) if same else None

@@ -30,21 +30,21 @@ class ViewRules:
         """Read the rules; return whether there are any."""
         now = time.monotonic()
         if self._rules is None or now - self._read >= _FRESH:
-            found = await self._visits.redaction()
-            if found != self._rules:
+            rules = await self._visits.redaction()
+            if rules != self._rules:
                 self._known = {}
-            self._rules, self._read = found, now
+            self._rules, self._read = rules, now
         return bool(self._rules[0])
 
     def of(self, path: str) -> Redaction:
         """Return those for an entity, once they are read."""
         assert self._rules is not None
-        known = self._known.get(path)
-        if known is None:
+        redaction = self._known.get(path)
+        if redaction is None:
             rules, key = self._rules
             some = () if self._who.may(Permission.READ_SECRETS, path) else rules_for(rules, path)
-            known = self._known[path] = Redaction(some, key)
-        return known
+            redaction = self._known[path] = Redaction(some, key)
+        return redaction
 
     async def at(self, path: str) -> Redaction:
         """Read the rules, and return those for an entity."""

@@ -108,13 +108,13 @@ class WitnessedBroker:
         self.readings = WitnessedReadings(Readings(broker), self._rules)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._broker, name)
+        value = getattr(self._broker, name)
         if name not in TELLING:
-            return found
+            return value
 
         async def tell(path: str, *arguments: Any, **named: Any) -> Any:
             await self._rules.note_read(path)
-            return await found(path, *arguments, **named)
+            return await value(path, *arguments, **named)
 
         return tell
 
@@ -136,9 +136,9 @@ class ViewedBroker:
             raise AttributeError(f"lazaretto.web.viewed does not say what {name} may tell of messages")
 
         async def tell(*arguments: Any, **named: Any) -> Any:
-            found = await getattr(self._broker, name)(*arguments, **named)
+            value = await getattr(self._broker, name)(*arguments, **named)
             path = arguments[0] if arguments and isinstance(arguments[0], str) else ""
-            return shown(found, self._rules.of, path) if await self._rules.load() else found
+            return shown(value, self._rules.of, path) if await self._rules.load() else value
 
         return tell
 
@@ -199,16 +199,16 @@ class ViewedBroker:
     async def peek(self, path: str, *arguments: Any, **named: Any) -> list[PeekedMessage]:
         await self._rules.note_read(path)
         redaction = await self._rules.at(path)
-        found = await self._broker.peek(path, *arguments, **named)
+        messages = await self._broker.peek(path, *arguments, **named)
         if not redaction:
-            return found
-        return await asyncio.to_thread(lambda: [redaction.message(one) for one in found])
+            return messages
+        return await asyncio.to_thread(lambda: [redaction.message(one) for one in messages])
 
     async def message_history(self, path: str, sequence_number: int) -> MessageHistory:
         await self._rules.note_read(path)
-        found = self._permitted(await self._broker.message_history(path, sequence_number))
+        history = self._permitted(await self._broker.message_history(path, sequence_number))
         ruled = await self._rules.load()
-        return await asyncio.to_thread(shown_history, found, self._rules.of) if ruled else found
+        return await asyncio.to_thread(shown_history, history, self._rules.of) if ruled else history
 
     def _permitted(self, history: MessageHistory) -> MessageHistory:
         """Return a history without the places whose messages may not be read."""
@@ -220,8 +220,8 @@ class ViewedBroker:
     async def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
         await self._rules.note_read(path)
         redaction = await self._rules.at(path)
-        found = await self._broker.dead_letter(path, sequence_number)
-        return await asyncio.to_thread(shown_letter, found, redaction) if redaction else found
+        letter = await self._broker.dead_letter(path, sequence_number)
+        return await asyncio.to_thread(shown_letter, letter, redaction) if redaction else letter
 
     async def dead_letter_page(
         self,
@@ -235,14 +235,14 @@ class ViewedBroker:
         redaction = await self._rules.at(path)
         if not redaction:
             return await self._broker.dead_letter_page(path, which, budget=budget, **how)
-        given = which or DeadLetterFilter()
-        await self.check_filter(path, given)
-        rest, end = without_search(given), time.monotonic() + budget
+        filter_ = which or DeadLetterFilter()
+        await self.check_filter(path, filter_)
+        rest, end = without_search(filter_), time.monotonic() + budget
         first: DeadLetterPage | None = None
         while True:
             page = await self._broker.dead_letter_page(path, rest, budget=budget, **how)
             first = first or page
-            letters = await self._seen(path, page, given, redaction)
+            letters = await self._seen(path, page, filter_, redaction)
             # What is searched is what may be seen, so the page can be short: then another one follows.
             if letters or page.next is None or time.monotonic() >= end:
                 return dataclasses.replace(page, letters=tuple(letters), previous=first.previous)
@@ -253,18 +253,18 @@ class ViewedBroker:
     ) -> list[DeadLetterPreview]:
         previews = {one.sequence_number: one for one in page.letters}
         workers = await self.attempters(path, previews, which)
-        found: dict[int, list[DeadLetterPreview]] = {}
-        wanted = DeadLetterFilter(sequence_numbers=tuple(previews))
+        matches: dict[int, list[DeadLetterPreview]] = {}
+        filter_ = DeadLetterFilter(sequence_numbers=tuple(previews))
         # One by one: they can be large.
-        async for letter in self._broker.dead_letters(path, wanted):
+        async for letter in self._broker.dead_letters(path, filter_):
             number = letter.sequence_number
-            found[number] = await asyncio.to_thread(
+            matches[number] = await asyncio.to_thread(
                 chosen, [previews[number]], {number: letter}, which, redaction, workers
             )
-        gone = [one for number, one in previews.items() if number not in found]
+        gone = [one for number, one in previews.items() if number not in matches]
         for one in chosen(gone, {}, which, redaction, workers):
-            found[one.sequence_number] = [one]
-        return [seen for number in previews for seen in found.get(number, ())]
+            matches[one.sequence_number] = [one]
+        return [seen for number in previews for seen in matches.get(number, ())]
 
     async def _letters(self, path: str, numbers: Iterable[int]) -> dict[int, DeadLetter]:
         """Return dead letters with their messages, as they are, by their numbers."""
@@ -281,21 +281,21 @@ class ViewedBroker:
 
     async def triage(self, path: str, **how: Any) -> Triage:
         await self._rules.note_read(path)
-        found = await self._broker.triage(path, **how)
-        return dataclasses.replace(found, causes=tuple(await self._causes(path, found.causes)))
+        page = await self._broker.triage(path, **how)
+        return dataclasses.replace(page, causes=tuple(await self._causes(path, page.causes)))
 
     async def cause(self, path: str, number: int, **how: Any) -> Cause:
         await self._rules.note_read(path)
-        (found,) = await self._causes(path, [await self._broker.cause(path, number, **how)])
-        return found
+        (shown_cause_,) = await self._causes(path, [await self._broker.cause(path, number, **how)])
+        return shown_cause_
 
     async def _causes(self, path: str, causes: Iterable[Cause]) -> list[Cause]:
-        redaction, given = await self._rules.at(path), list(causes)
+        redaction, causes_ = await self._rules.at(path), list(causes)
         bodies = self._who.may(Permission.READ_BODIES, path)
         if not redaction.takes_values or redaction.hides_errors:
-            return await asyncio.to_thread(seen_causes, given, {}, redaction, bodies)
+            return await asyncio.to_thread(seen_causes, causes_, {}, redaction, bodies)
         seen: list[Cause] = []
-        for one in given:
+        for one in causes_:
             # One by one: their examples can be large.
             letters = {} if one.example is None else await self._letters(path, [one.example])
             seen += await asyncio.to_thread(seen_causes, [one], letters, redaction, bodies)
@@ -318,24 +318,24 @@ class ViewedRepair:
         self._repair, self._broker, self._rules = repair, broker, rules
 
     async def status(self) -> RepairStatus:
-        found: RepairStatus = await self._repair.status()
-        return cast("RepairStatus", shown(found, self._rules.of)) if await self._rules.load() else found
+        status_: RepairStatus = await self._repair.status()
+        return cast("RepairStatus", shown(status_, self._rules.of)) if await self._rules.load() else status_
 
     async def preview(self, *, letters: int | None = 1000) -> RepairPreview:
         """Return what would become of its letters. Differences are those of the letters that may be seen."""
-        found: RepairPreview = await self._repair.preview(letters=letters)
+        preview_: RepairPreview = await self._repair.preview(letters=letters)
         edit, path, redaction = await self._edit()
         if not redaction:
-            return found
+            return preview_
         examples = []
-        for one in found.examples if edit is not None else ():
+        for one in preview_.examples if edit is not None else ():
             lines = await self._lines(path, one.sequence_number, edit, redaction)
             examples.append(EditedLetter(one.sequence_number, lines))
-        skipped = found.skipped
+        skipped = preview_.skipped
         if self._tells(edit, redaction):
-            skipped = {MASK: sum(found.skipped.values())} if found.skipped else {}
-        stops = redaction.text(found.stops, None)
-        return dataclasses.replace(found, examples=tuple(examples), skipped=skipped, stops=stops)
+            skipped = {MASK: sum(preview_.skipped.values())} if preview_.skipped else {}
+        stops = redaction.text(preview_.stops, None)
+        return dataclasses.replace(preview_, examples=tuple(examples), skipped=skipped, stops=stops)
 
     async def letters(self, *, skipped: bool = False, failed: bool = False) -> AsyncIterator[RepairedLetter]:
         edit, _, redaction = await self._edit()
@@ -380,19 +380,19 @@ class ViewedDialogs:
             yield shown(one, self._rules.of) if ruled else one
 
     async def conversation(self, handle: str) -> Any:
-        found = await self._dialogs.conversation(handle)
-        return shown(found, self._rules.of) if await self._rules.load() else found
+        conversation_ = await self._dialogs.conversation(handle)
+        return shown(conversation_, self._rules.of) if await self._rules.load() else conversation_
 
     async def dialog(self, dialog: str) -> Any:
-        found = await self._dialogs.dialog(dialog)
-        return shown(found, self._rules.of) if await self._rules.load() else found
+        conversations = await self._dialogs.dialog(dialog)
+        return shown(conversations, self._rules.of) if await self._rules.load() else conversations
 
     async def timeline(self, dialog: str) -> Any:
         """Return what happened in a dialog, without texts if either end has rules that hide some."""
-        found = await self._dialogs.timeline(dialog)
+        entries = await self._dialogs.timeline(dialog)
         if not await self._rules.load():
-            return found
+            return entries
         for end in await self._dialogs.dialog(dialog):
             redaction = self._rules.of(end.queue)
-            found = [dataclasses.replace(one, text=redaction.text(one.text, None)) for one in found]
-        return found
+            entries = [dataclasses.replace(one, text=redaction.text(one.text, None)) for one in entries]
+        return entries

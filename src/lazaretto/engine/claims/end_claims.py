@@ -74,8 +74,8 @@ def move_on(tx: Transaction, queue: QueueRecord, consumer: str) -> None:
     """Record the number up to which all claims have ended."""
     record = tx.claims.consumer(queue.queue_id, consumer)
     assert record is not None
-    left = open_claims(tx, record)
-    settled = left[0].number - 1 if left else record.last_claim
+    claims = open_claims(tx, record)
+    settled = claims[0].number - 1 if claims else record.last_claim
     if settled != record.settled:
         tx.claims.save_consumer(_replace(record, settled=settled))
 
@@ -83,12 +83,12 @@ def move_on(tx: Transaction, queue: QueueRecord, consumer: str) -> None:
 def give_back(tx: Transaction, shard: ShardRecord) -> int:
     """Release the messages that a shard still holds, without counting an attempt; return how many."""
     released = tx.claims.release_shard(shard)
-    left = tx.claims.shard_keys(shard, shard.rows)
-    for key in left:
+    keys = tx.claims.shard_keys(shard, shard.rows)
+    for key in keys:
         row = tx.row(key)
         assert row is not None
         put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
-    return released + len(left)
+    return released + len(keys)
 
 
 def keeping_claims(tx: Transaction, queue: QueueRecord, consumer: str) -> list[ClaimRecord]:
@@ -129,8 +129,8 @@ class NoteFailure(ClaimOperation[None]):
         queue = require_claims(tx, self.path)
         record = tx.claims.consumer(queue.queue_id, self.consumer)
         for claim in open_claims(tx, record) if record is not None else ():
-            told = ClaimSummary(claim.number, claim.state, claim.rows, failure=self.failure)
-            tx.claims.save(_replace(claim, summary=msgspec.json.encode(told).decode()))
+            summary = ClaimSummary(claim.number, claim.state, claim.rows, failure=self.failure)
+            tx.claims.save(_replace(claim, summary=msgspec.json.encode(summary).decode()))
 
 
 def revoke(tx: Transaction, queue: QueueRecord, claim: ClaimRecord, why: str) -> None:
@@ -145,7 +145,7 @@ def end_due_claims(tx: Transaction, limit: int) -> int:
     What a settled claim keeps is removed, if whoever settled it has not done so by then: a part is a round.
     Messages in progress count a lock expiry. Messages that were not started, or only read, are released.
     """
-    done = 0
+    count = 0
     for claim in tx.claims.due(limit):
         queue = tx.queues.by_id(claim.queue_id)
         # The claims of a deleted queue are deleted with it.
@@ -159,24 +159,24 @@ def end_due_claims(tx: Transaction, limit: int) -> int:
             tx.claims.save(claim)
             if any(_is_charged(shard) for shard in tx.claims.shards(claim.token)):
                 note_rollback(tx, queue)
-        left = False
+        more = False
         for shard in tx.claims.shards(claim.token):
             if not _is_charged(shard):
-                done += give_back(tx, shard)
+                count += give_back(tx, shard)
                 continue
             keys = tx.claims.shard_keys(shard, limit)
             for key in keys:
                 row = tx.row(key)
                 if row is not None and row.lock_token == shard.token:
                     fail(tx, queue, row, Outcome.LOCK_EXPIRED)
-            done += len(keys)
-            left = left or len(keys) == limit
-        if not left:
+            count += len(keys)
+            more = more or len(keys) == limit
+        if not more:
             _end(tx, queue, claim, {Outcome.LOCK_EXPIRED.value: claim.rows}, "its lease expired")
-        done += 1
-        if done >= limit:
+        count += 1
+        if count >= limit:
             break
-    return done
+    return count
 
 
 def _is_charged(shard: ShardRecord) -> bool:

@@ -76,9 +76,9 @@ class StagedRows(msgspec.Struct, array_like=True):
 
     def completed_keys(self) -> list[int]:
         """Return the keys of the messages that were completed."""
-        found = array.array("q")
-        found.frombytes(self.completed)
-        return found.tolist()
+        keys = array.array("q")
+        keys.frombytes(self.completed)
+        return keys.tolist()
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -143,10 +143,10 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
 
     def run(self, tx: Transaction) -> list[ClaimSummary]:
         queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
-        wanted = set(self.numbers)
-        first, last = min(wanted, default=1), max(wanted, default=0)
-        found = tx.claims.after(queue.queue_id, self.consumer, first - 1, last)
-        claims = [claim for claim in found if claim.number in wanted]
+        numbers = set(self.numbers)
+        first, last = min(numbers, default=1), max(numbers, default=0)
+        listed = tx.claims.after(queue.queue_id, self.consumer, first - 1, last)
+        claims = [claim for claim in listed if claim.number in numbers]
         summaries = [
             _settle(tx, queue, claim, self.stages, self.instead) if claim.state == OPEN else summary_of(claim)
             for claim in claims
@@ -163,8 +163,8 @@ def _widen(tx: Transaction, queue: QueueRecord, before: ConsumerRecord, settled:
         return
     record = tx.claims.consumer(queue.queue_id, before.consumer)
     assert record is not None
-    left = max(record.narrow_left - settled, 0)
-    tx.claims.save_consumer(_replace(record, narrow=record.narrow * 2 if left else 0, narrow_left=left))
+    rest = max(record.narrow_left - settled, 0)
+    tx.claims.save_consumer(_replace(record, narrow=record.narrow * 2 if rest else 0, narrow_left=rest))
 
 
 def _settle(
@@ -205,10 +205,10 @@ def _settle(
                 sent += sum(len(messages) for _, messages in row.sends) if got is Outcome.COMPLETED else 0
         is_kept = claim.rows >= _LARGE and _can_keep(tx, queue, shard, completed, others)
         keeps = keeps or is_kept
-        done = _complete(tx, queue, shard, completed, keeps=is_kept)
-        if done:
-            tx.rates.count(queue.queue_id, COMPLETED, done)
-            outcomes["completed"] = outcomes.get("completed", 0) + done
+        completions = _complete(tx, queue, shard, completed, keeps=is_kept)
+        if completions:
+            tx.rates.count(queue.queue_id, COMPLETED, completions)
+            outcomes["completed"] = outcomes.get("completed", 0) + completions
         back = 0 if is_kept else give_back(tx, shard)
         if back:
             outcomes["released"] = outcomes.get("released", 0) + back
@@ -229,22 +229,22 @@ def _settle(
     encoded = msgspec.json.encode(summary).decode()
     until = tx.now + REMOVED_WITHIN if keeps else None
     tx.claims.save(_replace(claim, state=SETTLED, lease_until=until, ended=tx.now, summary=encoded))
-    told = msgspec.to_builtins(summary)
-    del told["stages"], told["results"], told["failure"]
-    note(tx, "claim_settled", queue, consumer=claim.consumer, **told)
+    details = msgspec.to_builtins(summary)
+    del details["stages"], details["results"], details["failure"]
+    note(tx, "claim_settled", queue, consumer=claim.consumer, **details)
     return summary
 
 
 def _instead(staged: StagedRows, others: Sequence[StagedRow]) -> StagedRows:
     """Return a task's outcomes with others for some messages, whose results are taken away."""
     changed = {row.key: row for row in others}
-    done = staged.completed_keys() if changed else []
-    mine = changed.keys() & {*done, *(row.key for row in staged.others)}
+    keys = staged.completed_keys() if changed else []
+    mine = changed.keys() & {*keys, *(row.key for row in staged.others)}
     if not mine:
         return staged
     return staged_rows(
         staged.token,
-        [key for key in done if key not in mine],
+        [key for key in keys if key not in mine],
         [*(row for row in staged.others if row.key not in mine), *(changed[key] for key in sorted(mine))],
         staged.seconds,
         None if staged.results is None else max(0, staged.results - len(mine)),
@@ -260,9 +260,9 @@ def _is_held(tx: Transaction, shards: Sequence[ShardRecord], staged: StagedRows)
     shard = next((one for one in shards if one.token == staged.token), None)
     if shard is None or shard.reads < 2:
         return True
-    held = set(tx.claims.shard_keys(shard, shard.rows))
+    keys = set(tx.claims.shard_keys(shard, shard.rows))
     completed = [row.key for row in staged.others if row.outcome == Outcome.COMPLETED.value]
-    return held.issuperset(staged.completed_keys()) and held.issuperset(completed)
+    return keys.issuperset(staged.completed_keys()) and keys.issuperset(completed)
 
 
 def _can_keep(
@@ -340,17 +340,17 @@ def _complete(
     runs = runs_of(keys, _AT_ONCE)
     if len(runs) > _FEW_RUNS + len(keys) // _AT_ONCE:
         # Most of what parts the runs has been settled, or was never claimed: it need not part them.
-        done = set(keys)
-        held = tx.claims.shard_keys(shard, shard.rows)
+        completions = set(keys)
+        shard_keys = tx.claims.shard_keys(shard, shard.rows)
 
         def run_of(key: int) -> tuple[bool, int]:
             # The highest number of each partition is kept by the end of its last run.
-            return key in done, lane_of(key, queue.partitions)
+            return key in completions, lane_of(key, queue.partitions)
 
-        found = [list(some) for (is_done, _), some in itertools.groupby(held, run_of) if is_done]
+        key_runs = [list(some) for (is_done, _), some in itertools.groupby(shard_keys, run_of) if is_done]
         runs = [
             (some[start], some[min(start + _AT_ONCE, len(some)) - 1])
-            for some in found
+            for some in key_runs
             for start in range(0, len(some), _AT_ONCE)
         ]
     return tx.claims.delete_held(shard, runs)

@@ -139,8 +139,8 @@ class SettleRows(ClaimOperation[None]):
     def run(self, tx: Transaction) -> None:
         queue = require_claims(tx, self.path)
         record = tx.claims.consumer(queue.queue_id, self.consumer)
-        done = self.number if self.batch is None else self.batch
-        if record is not None and tx.claims.last_batch(self.writer) >= done:
+        batch = self.number if self.batch is None else self.batch
+        if record is not None and tx.claims.last_batch(self.writer) >= batch:
             return
         if record is None or record.last_claim + 1 != self.number:
             raise ClaimFenced(
@@ -164,7 +164,7 @@ class SettleRows(ClaimOperation[None]):
         more = {"waiting": waiting} if waiting else {}
         if failed or waiting:
             note(tx, "rows_set_aside", queue, rows=failed, batch=self.batch, **more)
-        tx.claims.save_writer(self.writer, done)
+        tx.claims.save_writer(self.writer, batch)
         moved = msgspec.structs.replace(record, last_claim=self.number, settled=self.number)
         tx.claims.save_consumer(moved)
         outcomes = {"completed": self.rows - failed - waiting, "failed": failed, **more}
@@ -215,8 +215,8 @@ def _take_in(tx: Transaction, queue: QueueRecord, other: OtherRow) -> bool:
     )  # fmt: skip
     tx.insert_row(row, message.body)
     number = sequence_of(key)
-    for known in (other.content, other.origin):
-        tx.message_ids.remember(queue.queue_id, known, "", tx.now + _REMEMBERED, number)
+    for name in (other.content, other.origin):
+        tx.message_ids.remember(queue.queue_id, name, "", tx.now + _REMEMBERED, number)
     if before is not None:
         note(tx, "origin_reused", queue, number, before=before)
     if not waits:

@@ -124,18 +124,18 @@ def _claimed(message: ReceivedMessage) -> ClaimableMessage:
 class _Taker:
     """Locks messages for one claim."""
 
-    def __init__(self, tx: Transaction, queue: QueueRecord, token: int, wanted: TakeClaim) -> None:
+    def __init__(self, tx: Transaction, queue: QueueRecord, token: int, operation: TakeClaim) -> None:
         self._tx = tx
         self._queue = queue
         self._token = token
-        self._wanted = wanted
+        self._wanted = operation
         self._first = lower_bound(queue.queue_id)
         #: Up to which key each lane is taken from.
         self._lasts = dict(zip(queue.lanes, map(upper_bound, queue.lanes), strict=True))
-        if wanted.last is not None:
+        if operation.last is not None:
             # Partitions that the queue has got meanwhile had none.
             self._lasts = dict(zip(queue.lanes, map(lower_bound, queue.lanes), strict=True))
-            for lane, last in zip(queue.lanes, wanted.last, strict=False):
+            for lane, last in zip(queue.lanes, operation.last, strict=False):
                 self._lasts[lane] = self._first + last
 
     def take(self) -> list[tuple[ShardRecord, int]]:
@@ -157,12 +157,12 @@ class _Taker:
         return len(keys)
 
     def _messages(self) -> list[tuple[ShardRecord, int]]:
-        tx, wanted = self._tx, self._wanted
+        tx, operation = self._tx, self._wanted
         suspect = next(self._suspects(), None)
         if suspect is not None:
             # Messages before it go first, as for any receiver; then it goes alone.
             lane = lane_of(suspect.key, self._queue.partitions)
-            ready, _ = tx.claims.claimable(lane, suspect.key, wanted.max_rows)
+            ready, _ = tx.claims.claimable(lane, suspect.key, operation.max_rows)
             if not ready:
                 tx.lock([suspect.key], self._token, None)
                 return [self._shard(0, [_claimed(suspect)])]
@@ -172,10 +172,10 @@ class _Taker:
             if whole is not None:
                 return whole
             ready, chosen = self._next_of_lanes()
-        chosen = chosen[: self._within(chosen, wanted.max_bytes)]
+        chosen = chosen[: self._within(chosen, operation.max_bytes)]
         again = {message.key for message in ready}
         chosen.sort(key=_KEY)
-        size = -(-len(chosen) // wanted.shards) if chosen else 1
+        size = -(-len(chosen) // operation.shards) if chosen else 1
         shards = []
         for number, start in enumerate(range(0, len(chosen), size)):
             part = chosen[start : start + size]
@@ -193,18 +193,18 @@ class _Taker:
 
     def _whole_runs(self) -> list[tuple[ShardRecord, int]] | None:
         """Take fresh messages without a look at each; None: they must be looked at."""
-        tx, queue, wanted = self._tx, self._queue, self._wanted
+        tx, queue, operation = self._tx, self._queue, self._wanted
         if queue.partitions > 1:
             return None
         lane, last = queue.queue_id, self._lasts[queue.queue_id]
         if tx.claims.claimable(lane, last, 1)[0]:
             return None
-        runs = self._runs(lane, last, -(-wanted.max_rows // wanted.shards))
+        runs = self._runs(lane, last, -(-operation.max_rows // operation.shards))
         rows = sum(run.rows for run in runs)
-        if rows < wanted.max_rows and runs and wanted.shards > 1:
+        if rows < operation.max_rows and runs and operation.shards > 1:
             # Fewer than wanted: each shard gets its part of them.
-            runs = self._runs(lane, last, -(-rows // wanted.shards))
-        if sum(run.bytes for run in runs) > wanted.max_bytes or any(run.timed for run in runs):
+            runs = self._runs(lane, last, -(-rows // operation.shards))
+        if sum(run.bytes for run in runs) > operation.max_bytes or any(run.timed for run in runs):
             return None
         shards = []
         for number, run in enumerate(runs):
@@ -215,16 +215,16 @@ class _Taker:
 
     def _runs(self, lane: int, last: int, size: int) -> list[FreshRun]:
         """Return the next fresh messages, in runs of this many, as many as are wanted."""
-        found: list[FreshRun] = []
-        left = self._wanted.max_rows
-        while left > 0 and (
-            run := self._tx.claims.fresh_run(lane, found[-1].last if found else None, last, min(size, left))
+        runs: list[FreshRun] = []
+        room = self._wanted.max_rows
+        while room > 0 and (
+            run := self._tx.claims.fresh_run(lane, runs[-1].last if runs else None, last, min(size, room))
         ):
-            found.append(run)
-            left -= run.rows
+            runs.append(run)
+            room -= run.rows
             if run.rows < size:
                 break
-        return found
+        return runs
 
     def _by_lane(self, messages: list[ClaimableMessage]) -> Iterator[tuple[int, Sequence[ClaimableMessage]]]:
         """Yield messages, which are in order, by their lanes."""
@@ -244,44 +244,44 @@ class _Taker:
         most = self._wanted.max_rows
         lanes = list(dict.fromkeys(self._tx.partitions.waiting(self._queue)))
         share = -(-most // max(1, len(lanes)))
-        found = {lane: self._next_of(lane, share) for lane in lanes}
+        by_lane = {lane: self._next_of(lane, share) for lane in lanes}
         for lane in lanes:
-            ready, fresh = found[lane]
-            left = most - sum(len(one) + len(other) for one, other in found.values())
-            if left > 0 and len(ready) + len(fresh) == share:
-                found[lane] = self._next_of(lane, share + left)
-        again = [message for ready, _ in found.values() for message in ready]
+            ready, fresh = by_lane[lane]
+            room = most - sum(len(one) + len(other) for one, other in by_lane.values())
+            if room > 0 and len(ready) + len(fresh) == share:
+                by_lane[lane] = self._next_of(lane, share + room)
+        again = [message for ready, _ in by_lane.values() for message in ready]
         # Locked in the order of their turn, read in the order of their numbers.
-        return again, [message for ready, fresh in found.values() for message in (*ready, *fresh)][:most]
+        return again, [message for ready, fresh in by_lane.values() for message in (*ready, *fresh)][:most]
 
     def _next_of(self, lane: int, limit: int) -> tuple[list[ClaimableMessage], list[ClaimableMessage]]:
         return self._tx.claims.claimable(lane, self._lasts[lane], limit)
 
     def _sessions(self) -> list[tuple[ShardRecord, int]]:
-        tx, wanted, queue_id = self._tx, self._wanted, self._queue.queue_id
+        tx, operation, queue_id = self._tx, self._wanted, self._queue.queue_id
         suspect = self._suspect_of_sessions()
         if suspect is not None:
             return [suspect]
-        found: list[list[ClaimableMessage]] = []
+        batches: list[list[ClaimableMessage]] = []
         rows = room = 0
         names: list[str] = []
         after: str | None = None
-        room = wanted.max_bytes
-        while rows < wanted.max_rows and (not found or room > 0):
+        room = operation.max_bytes
+        while rows < operation.max_rows and (not batches or room > 0):
             name = tx.sessions.next_id(queue_id, after)
             if name is None:
                 break
             after = name
-            keys = self._of_session(name, wanted.max_rows - rows)
+            keys = self._of_session(name, operation.max_rows - rows)
             if keys:
-                keys = keys[: self._within(keys, room)] if not found else keys[: self._fit(keys, room)]
+                keys = keys[: self._within(keys, room)] if not batches else keys[: self._fit(keys, room)]
             if keys:
-                found.append(keys)
+                batches.append(keys)
                 names.append(name)
                 rows += len(keys)
                 room -= sum(message.size for message in keys)
-        parts: list[list[ClaimableMessage]] = [[] for _ in range(min(wanted.shards, len(found)))]
-        for name, keys in zip(names, found, strict=True):
+        parts: list[list[ClaimableMessage]] = [[] for _ in range(min(operation.shards, len(batches)))]
+        for name, keys in zip(names, batches, strict=True):
             # Goes to the smallest shard so far.
             number = min(range(len(parts)), key=lambda n: len(parts[n]))
             parts[number] += keys
@@ -292,13 +292,13 @@ class _Taker:
     def _suspect_of_sessions(self) -> tuple[ShardRecord, int] | None:
         """Take a suspect alone if it is the next message of its session."""
         tx, queue_id = self._tx, self._queue.queue_id
-        for found in self._suspects():
-            row = tx.row(found.key)
+        for suspect in self._suspects():
+            row = tx.row(suspect.key)
             name = None if row is None else row.session_id
-            if name and self._is_free(name) and tx.sessions.first_receivable(queue_id, name) == found.key:
+            if name and self._is_free(name) and tx.sessions.first_receivable(queue_id, name) == suspect.key:
                 tx.sessions.lock(queue_id, name, self._token, WITH_CLAIM)
-                tx.lock([found.key], self._token, None)
-                return self._shard(0, [_claimed(found)])
+                tx.lock([suspect.key], self._token, None)
+                return self._shard(0, [_claimed(suspect)])
         return None
 
     def _suspects(self) -> Iterator[ReceivedMessage]:
@@ -309,9 +309,9 @@ class _Taker:
             limits = {self._queue.queue_id: upper_bound(self._queue.queue_id)}
         for lane, last in limits.items():
             first = lower_bound(lane)
-            while (found := self._tx.select_suspect(first, last)) is not None:
-                yield found
-                first = found.key
+            while (suspect := self._tx.select_suspect(first, last)) is not None:
+                yield suspect
+                first = suspect.key
 
     def _is_free(self, name: str) -> bool:
         record = self._tx.sessions.find(self._queue.queue_id, name)

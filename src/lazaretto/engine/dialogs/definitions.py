@@ -36,25 +36,25 @@ def plan_definitions(
 ) -> tuple[list[Change], Definitions]:
     """Return the changes that would make definitions hold, and what holds then. Raises DefinitionError."""
     before = tx.dialogs.definitions()
-    wanted = before
+    after = before
     changes = []
     for definition in definitions:
         kind = kind_of(definition)
         old = before.get(kind, definition.name)
         if old != definition:
             changes.append(Change("create" if old is None else "change", kind, definition.name))
-            wanted = wanted.changed(definition)
+            after = after.changed(definition)
     names = {(kind_of(d), d.name) for d in definitions}
     for old in before.every() if drop_others else ():
         kind = kind_of(old)
         if (kind, old.name) not in names:
             changes.append(Change("drop", kind, old.name))
-            wanted = wanted.without(kind, old.name)
-    wanted.check()
+            after = after.without(kind, old.name)
+    after.check()
     for change in changes:
         if change.verb != "create":
-            _refuse_used(tx, change, wanted)
-    return changes, wanted
+            _refuse_used(tx, change, after)
+    return changes, after
 
 
 def apply_definitions(
@@ -64,9 +64,9 @@ def apply_definitions(
 
     If one change is not possible, nothing changes. Returns the changes.
     """
-    changes, wanted = plan_definitions(tx, definitions, drop_others=drop_others)
+    changes, after = plan_definitions(tx, definitions, drop_others=drop_others)
     for change in changes:
-        definition_now = wanted.get(change.kind, change.name)
+        definition_now = after.get(change.kind, change.name)
         if definition_now is None:
             tx.dialogs.delete_definition(change.kind, change.name)
         else:
@@ -77,7 +77,7 @@ def apply_definitions(
     return changes
 
 
-def _refuse_used(tx: Transaction, change: Change, wanted: Definitions) -> None:
+def _refuse_used(tx: Transaction, change: Change, after: Definitions) -> None:
     """Raise DefinitionError if open conversations forbid a change."""
     before = tx.dialogs.definitions().get(change.kind, change.name)
     if isinstance(before, Contract) and tx.dialogs.contract_in_use(change.name):
@@ -86,7 +86,7 @@ def _refuse_used(tx: Transaction, change: Change, wanted: Definitions) -> None:
             "create another one"
         )
     if isinstance(before, Service) and tx.dialogs.service_in_use(change.name):
-        now = wanted.get(change.kind, change.name)
+        now = after.get(change.kind, change.name)
         if not isinstance(now, Service) or now.queue.lower() != before.queue.lower():
             raise DefinitionError(
                 f"service {change.name!r} has conversations: it cannot be dropped or moved to another "

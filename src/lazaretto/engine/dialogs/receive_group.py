@@ -85,12 +85,12 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
             operation.anywhere = number > 0 or (tx.plans and operation.planned)
             operation.planned |= tx.plans
         asked = [operation._ask(tx) for operation in operations]
-        done = sweep(tx, SWEEP)
-        round_ = _Round(stale=done > 0)
-        found: list[GroupHandover | EntityError | Again | None] = [
+        swept = sweep(tx, SWEEP)
+        round_ = _Round(stale=swept > 0)
+        handovers: list[GroupHandover | EntityError | Again | None] = [
             one._take_group(tx, look, round_) for one, look in zip(operations, asked, strict=True)
         ]
-        return found if done < SWEEP else [AGAIN if group is None else group for group in found]
+        return handovers if swept < SWEEP else [AGAIN if group is None else group for group in handovers]
 
     def _queue(self, tx: Transaction) -> QueueRecord:
         queue = require_queue(tx, self.path)
@@ -121,10 +121,10 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
                 return None
             group = self._named(tx, queue) if first is None else first.stream.group_id
             lock = Lock(self.path, self.token, until, group_session(group))
-            found = self._take(tx, queue, group, lock, first, round_)
-            if isinstance(found, EntityError):
-                return found
-            if found or not self.limit:
+            messages = self._take(tx, queue, group, lock, first, round_)
+            if isinstance(messages, EntityError):
+                return messages
+            if messages or not self.limit:
                 break
             if named:
                 return None
@@ -136,7 +136,9 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
         if not self.limit:
             session = tx.sessions.find(queue.queue_id, group_session(group))
             state = None if session is None else session.state
-        return GroupHandover(group, lock, found, state, "" if first is None or self.anywhere else first.found)
+        return GroupHandover(
+            group, lock, messages, state, "" if first is None or self.anywhere else first.found
+        )
 
     def _next(
         self,
@@ -196,15 +198,15 @@ class ReceiveGroup(Operation[GroupHandover | EntityError | None]):
     ) -> list[tuple[ReceivedMessage, OpenStream]] | EntityError:
         taken: list[tuple[ReceivedMessage, OpenStream]] = []
         while len(taken) < self.limit:
-            left = self.limit - len(taken)
+            room = self.limit - len(taken)
             if first is not None:
                 stream, rows = first.stream, first.rows
                 first = None
             else:
-                found = tx.dialogs.open_messages(queue.queue_id, group, self.handle, self.token, left)
-                if found is None:
+                messages = tx.dialogs.open_messages(queue.queue_id, group, self.handle, self.token, room)
+                if messages is None:
                     break
-                stream, rows = found
+                stream, rows = messages
             alone = bool(rows) and rows[0].alone
             if alone and taken:
                 break

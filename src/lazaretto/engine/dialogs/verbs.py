@@ -85,9 +85,9 @@ class BeginDialog(Operation[None]):
     lifetime: int | None = None
 
     def run(self, tx: Transaction) -> None:
-        known = tx.dialogs.definitions()
-        near, far = known.service(self.service), known.service(self.far_service)
-        known.contract(self.contract)
+        definitions = tx.dialogs.definitions()
+        near, far = definitions.service(self.service), definitions.service(self.far_service)
+        definitions.contract(self.contract)
         if self.contract not in far.contracts:
             raise DefinitionError(
                 f"service {far.name!r} is not the target of contract {self.contract!r}; its contracts are: "
@@ -101,9 +101,9 @@ class BeginDialog(Operation[None]):
             contract=self.contract,
             group_id=self.group,
             state=ConversationState.STARTED_OUTBOUND,
-            priority=known.priority_of(self.contract, near.name, far.name),
+            priority=definitions.priority_of(self.contract, near.name, far.name),
             far_queue_id=require_queue(tx, EntityPath.parse(far.queue)).queue_id,
-            far_priority=known.priority_of(self.contract, far.name, near.name),
+            far_priority=definitions.priority_of(self.contract, far.name, near.name),
             sent=0,
             created=tx.now,
             expires=None if self.lifetime is None else tx.now + self.lifetime,
@@ -339,17 +339,17 @@ def resume_conversation(tx: Transaction, handle: str, verdict: str, error: Dialo
     queue = tx.queues.by_id(record.queue_id)
     if queue is None:
         raise ConversationError(f"the queue of conversation {handle} was deleted; end the conversation")
-    held = False
+    waits = False
     for stream in RECEIVED_STREAMS:
         session_id = stream_of(record.priority, handle, stream)
         session = tx.sessions.find(queue.queue_id, session_id)
         if session is not None and session.held_by is not None:
-            if not held:
+            if not waits:
                 tx.dialogs.record_happening(handle, "resumed", text=verdict)
-            held = True
+            waits = True
             if verdict != "end":
                 _decide(tx, queue, handle, session_id, held_decoder.decode(session.held_by), verdict, actor)
-    if not held:
+    if not waits:
         raise ConversationError(f"conversation {handle} is not held by a poison message")
     if verdict == "end":
         end(tx, record, error, set_aside="Its conversation was ended by an operator.")
@@ -361,11 +361,11 @@ def _decide(
     queue: QueueRecord,
     handle: str,
     session_id: str,
-    held: HeldRecord,
+    hold: HeldRecord,
     verdict: str,
     actor: str,
 ) -> None:
-    row = tx.row(lower_bound(queue.queue_id) + held.sequence_number)
+    row = tx.row(lower_bound(queue.queue_id) + hold.sequence_number)
     type_ = None if row is None else decode_headers(row.headers).subject
     ResumeSession(path=queue.path, session_id=session_id, verdict=verdict).run(tx, actor)
     for waiting in tx.sessions.messages(queue.queue_id, session_id):

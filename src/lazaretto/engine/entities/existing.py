@@ -34,11 +34,11 @@ def require_same(
 def require_same_rules(what: str, exist: Sequence[Rule], expected: Sequence[Rule]) -> None:
     """Raise EntityExists, with the differences, unless rules are the same, in whatever order."""
     have, want = ({rule.name.lower(): rule for rule in rules} for rules in (exist, expected))
-    found = [f"it has the rule {have[name].name!r} too" for name in have.keys() - want.keys()]
-    found += [f"it has no rule {want[name].name!r}" for name in want.keys() - have.keys()]
+    differences = [f"it has the rule {have[name].name!r} too" for name in have.keys() - want.keys()]
+    differences += [f"it has no rule {want[name].name!r}" for name in want.keys() - have.keys()]
     for name in sorted(have.keys() & want.keys()):
-        found += [f"rule {have[name].name!r}: {one}" for one in _differences(have[name], want[name])]
-    refuse_differences(what, found)
+        differences += [f"rule {have[name].name!r}: {one}" for one in _differences(have[name], want[name])]
+    refuse_differences(what, differences)
 
 
 def refuse_differences(what: str, differences: Sequence[str]) -> None:
@@ -52,17 +52,17 @@ def refuse_differences(what: str, differences: Sequence[str]) -> None:
 
 def _differences(have: Any, want: Any, prefix: str = "") -> list[str]:
     """Return what two objects of options do not have in common, by name; only fields of `want` count."""
-    found = []
+    differences = []
     for field in dataclasses.fields(want):
         mine, other = getattr(have, field.name), getattr(want, field.name)
         name = f"{prefix}{field.name}"
         if mine == other and type(mine) is type(other):
             continue
         if dataclasses.is_dataclass(mine) and type(mine) is type(other):
-            found += _differences(mine, other, f"{name}.")
+            differences += _differences(mine, other, f"{name}.")
         elif mine != other:
-            found.append(f"{name} is {_shown(mine)}, expected {_shown(other)}")
-    return found
+            differences.append(f"{name} is {_shown(mine)}, expected {_shown(other)}")
+    return differences
 
 
 def _shown(value: object) -> str:

@@ -106,14 +106,14 @@ class Status:
 
 def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     """Return how queues and subscriptions stand; `part`: a text in their path, in lower case."""
-    held, dead = tx.overview.held_sessions(), tx.overview.dead_letters()
+    sessions, dead = tx.overview.held_sessions(), tx.overview.dead_letters()
     minute = tx.now // MINUTE - _RECENT
     unattended = tx.overview.unattended(part, minute, tx.now - UNATTENDED * 1_000_000)
     failing = _client_failures(tx)
-    concerned = tx.overview.concerned([*held, *dead, *unattended, *failing])
+    concerned = tx.overview.concerned([*sessions, *dead, *unattended, *failing])
     troubled = [queue for queue in concerned if part in queue.path.lower()]
     total = tx.overview.count(part)
-    found: list[tuple[QueueRecord, tuple[Trouble, ...]]] = []
+    queue_troubles: list[tuple[QueueRecord, tuple[Trouble, ...]]] = []
     for queue in troubled:
         letters, since, _ = dead.get(queue.queue_id, NO_DEAD)
         waits = unattended.get(queue.queue_id)
@@ -124,7 +124,7 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
             halted_by=shown_culprit(queue.halted_by),
             dead_letter_halted_by=shown_culprit(queue.dead_letter_halted_by),
             breaker=describe_breaker(queue),
-            held_sessions=held.get(queue.queue_id, 0),
+            held_sessions=sessions.get(queue.queue_id, 0),
             dead_letters=letters,
             died=None if since is None else to_datetime(since),
             options=queue.options,
@@ -133,25 +133,31 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
         )
         troubles = find_troubles(standing)
         if troubles:
-            found.append((queue, troubles))
+            queue_troubles.append((queue, troubles))
 
     def urgency(one: tuple[QueueRecord, tuple[Trouble, ...]]) -> tuple[bool, int, str]:
         queue, troubles = one
         return not troubles[0].severe, -dead.get(queue.queue_id, NO_DEAD).letters, queue.path.lower()
 
-    found.sort(key=urgency)
-    severe = sum(troubles[0].severe for _, troubles in found)
-    shown = found[:limit]
+    queue_troubles.sort(key=urgency)
+    severe = sum(troubles[0].severe for _, troubles in queue_troubles)
+    shown = queue_troubles[:limit]
     if limit is None or len(shown) < limit:
-        known = {queue.queue_id for queue, _ in found}
-        wanted = 1 << 30 if limit is None else limit - len(shown) + len(known)
-        others = [q for q in tx.overview.holders(part, wanted) if q.queue_id not in known]
+        ids = {queue.queue_id for queue, _ in queue_troubles}
+        room = 1 << 30 if limit is None else limit - len(shown) + len(ids)
+        others = [q for q in tx.overview.holders(part, room) if q.queue_id not in ids]
         shown += [(queue, ()) for queue in others[: None if limit is None else limit - len(shown)]]
     totals = tx.rates.totals([ALL_QUEUES, *(queue.queue_id for queue, _ in shown)])
-    glances = tuple(_glances(tx, shown, dead, held, totals))
+    glances = tuple(_glances(tx, shown, dead, sessions, totals))
     everything = Totals(*totals.get(ALL_QUEUES, NONE))
     return Status(
-        to_datetime(tx.now), total, len(found), severe, glances, everything, tx.overview.open_claims()
+        to_datetime(tx.now),
+        total,
+        len(queue_troubles),
+        severe,
+        glances,
+        everything,
+        tx.overview.open_claims(),
     )
 
 
@@ -192,7 +198,7 @@ def _glances(
     tx: Transaction,
     shown: list[tuple[QueueRecord, tuple[Trouble, ...]]],
     dead: Mapping[int, Dead],
-    held: Mapping[int, int],
+    sessions: Mapping[int, int],
     totals: Mapping[int, Counts],
 ) -> Iterator[QueueGlance]:
     hour = tx.now // _HOUR
@@ -219,7 +225,7 @@ def _glances(
             rates=_recent(rates.get(queue.queue_id, NONE), tx.now, first),
             status=queue.status,
             breaker=describe_breaker(queue).status,
-            held_sessions=held.get(queue.queue_id, 0),
+            held_sessions=sessions.get(queue.queue_id, 0),
             fingerprints=fingerprints,
             totals=Totals(*totals.get(queue.queue_id, NONE)),
         )

@@ -97,8 +97,8 @@ def standings(tx: Transaction, queues: Sequence[QueueRecord]) -> Iterator[tuple[
     """Yield queues with their states, reading a page at a time."""
     for start in range(0, len(queues), _PAGE):
         page = queues[start : start + _PAGE]
-        found = tx.queues.standings([queue.queue_id for queue in page])
-        yield from ((queue, found.get(queue.queue_id, Standing())) for queue in page)
+        by_queue = tx.queues.standings([queue.queue_id for queue in page])
+        yield from ((queue, by_queue.get(queue.queue_id, Standing())) for queue in page)
 
 
 def _described(queue: QueueRecord, standing: Standing) -> QueueDescription:
@@ -150,8 +150,8 @@ class OptionsChange(Administering[T], frozen=True, kw_only=True):
     """A change of options. Whoever makes an entity forward needs the right to send there."""
 
     def needs(self) -> list[tuple[Permission, str | None]]:
-        given = getattr(self, "options", None) or getattr(self, "changes", None)
-        destinations = (given.get(name) for name in FORWARDS) if isinstance(given, dict) else ()
+        values = getattr(self, "options", None) or getattr(self, "changes", None)
+        destinations = (values.get(name) for name in FORWARDS) if isinstance(values, dict) else ()
         return [*super().needs(), *((Permission.SEND, to) for to in destinations if isinstance(to, str))]
 
 
@@ -224,8 +224,8 @@ def create_queues(
     if not exist_ok:
         return [_described(record, Standing()) for record in records]
     created = {record.path.lower(): record for record in records}
-    found = [exist.get(path.key) or created[path.key] for path in paths]
-    return describe_all(tx, found)
+    descriptions = [exist.get(path.key) or created[path.key] for path in paths]
+    return describe_all(tx, descriptions)
 
 
 def _existing(tx: Transaction, path: EntityPath, options: QueueOptions) -> QueueRecord | None:
@@ -313,12 +313,12 @@ def _check_growth(tx: Transaction, record: QueueRecord, options: QueueOptions) -
     if now < before:
         raise InvalidOption(f"the {kind} has {before} partitions: expected as many or more, got {now}")
     ((_, standing),) = standings(tx, [record])
-    held = sum(standing.states.values()) + standing.dead_letter + standing.transfer_dead_letter
+    count = sum(standing.states.values()) + standing.dead_letter + standing.transfer_dead_letter
     purged = tx.queues.purged(record.queue_id)
-    if held or purged:
+    if count or purged:
         also = f" and {purged} purged dead letters, which can be restored" if purged else ""
         raise InvalidOption(
-            f"the {kind} holds {held} messages, dead letters included{also}: partitions can be raised only "
+            f"the {kind} holds {count} messages, dead letters included{also}: partitions can be raised only "
             "while it is empty, because they would change the order within sessions and partition keys"
         )
 

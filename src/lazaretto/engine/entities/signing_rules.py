@@ -30,12 +30,12 @@ def rules_of(tx: Transaction, queue_id: int) -> tuple[SigningRule, ...]:
 def rules_above(tx: Transaction, path: str) -> tuple[str, tuple[SigningRule, ...]]:
     """Return the queue or topic that a path is in, and its rules. Where nothing is: an empty path."""
     try:
-        found = tx.queues.by_path(owner_of(path))
+        owner = tx.queues.by_path(owner_of(path))
     except InvalidPath:
-        found = None
-    if found is None:
+        owner = None
+    if owner is None:
         return "", ()
-    return found.path, rules_of(tx, found.queue_id)
+    return owner.path, rules_of(tx, owner.queue_id)
 
 
 def _at(tx: Transaction, path: str) -> QueueRecord | None:
@@ -47,9 +47,9 @@ def _at(tx: Transaction, path: str) -> QueueRecord | None:
 
 def rules_at(tx: Transaction, paths: Iterable[str]) -> dict[str, tuple[SigningRule, ...]]:
     """Return the rules of each entity that has some, by path in lower case."""
-    found = {path.lower(): _at(tx, path) for path in paths}
-    given = {path: rules_of(tx, record.queue_id) for path, record in found.items() if record is not None}
-    return {path: rules for path, rules in given.items() if rules}
+    records = {path.lower(): _at(tx, path) for path in paths}
+    by_path = {path: rules_of(tx, record.queue_id) for path, record in records.items() if record is not None}
+    return {path: rules for path, rules in by_path.items() if rules}
 
 
 @dataclasses.dataclass(slots=True)

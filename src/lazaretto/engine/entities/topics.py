@@ -150,11 +150,11 @@ def describe_subscription(tx: Transaction, record: QueueRecord) -> SubscriptionD
 
 def describe_subscriptions(tx: Transaction, records: Sequence[QueueRecord]) -> list[SubscriptionDescription]:
     """Return subscriptions with their counts and rules."""
-    found = []
+    descriptions = []
     for record, described in zip(records, describe_all(tx, records), strict=True):
         topic, _, name = record.path.rsplit("/", 2)
-        found.append(SubscriptionDescription(topic, name, described, decode_rules(record.rules)))
-    return found
+        descriptions.append(SubscriptionDescription(topic, name, described, decode_rules(record.rules)))
+    return descriptions
 
 
 class CreateTopic(OptionsChange[TopicDescription], frozen=True, kw_only=True):
@@ -452,10 +452,10 @@ def change_rules(
             require_same_rules(f"rule {added.name!r} of {record.path!r}", same, [added])
             return describe_subscription(tx, record)
     if removed is not None:
-        known = [rule.name for rule in rules]
+        rule_names = [rule.name for rule in rules]
         rules = [rule for rule in rules if rule.name.lower() != removed.lower()]
-        if len(rules) == len(known):
-            meant = suggestion(removed, known)
+        if len(rules) == len(rule_names):
+            meant = suggestion(removed, rule_names)
             raise EntityNotFound(f"subscription {record.path!r} has no rule {removed!r}{meant}")
     if added is not None:
         rules = _checked([*rules, added])

@@ -40,9 +40,9 @@ class IfVersion(Operation[T]):
 
 def require_version(tx: Transaction, path: EntityPath, wanted: str) -> None:
     """Raise ChangedMeanwhile unless an entity has the version that somebody saw."""
-    found = entity_version(tx, path)
-    if found != wanted:
+    current = entity_version(tx, path)
+    if current != wanted:
         raise ChangedMeanwhile(
-            f"expected the settings of {path.queue!r} in version {wanted!r}, got {found!r}: somebody has "
+            f"expected the settings of {path.queue!r} in version {wanted!r}, got {current!r}: somebody has "
             "changed them; look again"
         )

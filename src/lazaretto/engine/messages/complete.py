@@ -17,13 +17,13 @@ from lazaretto.store.sql.transaction import Transaction
 
 def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
     """Remove completed messages of a queue; return False if the lock on any is lost."""
-    held = _keys_by_lock(messages)
+    by_lock = _keys_by_lock(messages)
     hooks = hooks_of(queue)
     retained = hooks.retains(queue, messages)
     if retained:
-        if any(tx.held(keys, token) != set(keys) for token, keys in held.items()):
+        if any(tx.held(keys, token) != set(keys) for token, keys in by_lock.items()):
             return False
-    elif not tx.delete_held(held):
+    elif not tx.delete_held(by_lock):
         return False
     for message in messages:
         if message.suspect:
@@ -44,7 +44,7 @@ def count_messages(tx: Transaction, kind: int, messages: Sequence[ReceivedMessag
 
 def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
     """Return the keys of messages by the tokens of their locks."""
-    held: dict[int, list[int]] = {}
+    by_lock: dict[int, list[int]] = {}
     before: Lock | None = None
     keys: list[int] = []
     for message in messages:
@@ -52,9 +52,9 @@ def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
         assert lock is not None
         # Messages received together share one object.
         if lock is not before:
-            before, keys = lock, held.setdefault(lock.token, [])
+            before, keys = lock, by_lock.setdefault(lock.token, [])
         keys.append(message.key)
-    return held
+    return by_lock
 
 
 def _forget(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:

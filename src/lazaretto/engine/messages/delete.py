@@ -64,12 +64,12 @@ class DeleteActive(Operation[int]):
         for lane in dict.fromkeys(lanes):
             first, last = lower_bound(lane, subqueue), upper_bound(lane, subqueue)
             while len(rows) < self.limit:
-                found = tx.active(first, last, self.limit - len(rows))
-                old = [row for row in found if self._is_old(row)]
+                rows_of_lane = tx.active(first, last, self.limit - len(rows))
+                old = [row for row in rows_of_lane if self._is_old(row)]
                 rows += old
                 if not old:
                     break
-                first = found[-1].key
+                first = rows_of_lane[-1].key
         return rows
 
     def _of_session(self, tx: Transaction, queue: QueueRecord) -> list[MessageRow]:

@@ -22,24 +22,24 @@ class TooLittleRoom(NamedTuple):
 
 def fitting(sizes: Sequence[tuple[int, int]], room: int) -> list[int] | TooLittleRoom:
     """Return the first keys whose messages have room. `sizes`: keys and bytes, in order."""
-    taken, left = list[int](), room
+    taken, rest = list[int](), room
     for key, size in sizes:
-        if size > left:
+        if size > rest:
             break
-        left -= size
+        rest -= size
         taken.append(key)
     return taken if taken or not sizes else TooLittleRoom(sizes[0][1])
 
 
 def in_parts(keys: Sequence[int], sizes: dict[int, int], room: int = ROOM) -> Iterator[Sequence[int]]:
     """Yield keys in parts whose messages have room, or which are one."""
-    start, left = 0, room
+    start, rest = 0, room
     for place, key in enumerate(keys):
         size = sizes.get(key, 0)
-        if size > left and place > start:
+        if size > rest and place > start:
             yield keys[start:place]
-            start, left = place, room
-        left -= size
+            start, rest = place, room
+        rest -= size
     if start < len(keys):
         yield keys[start:]
 

@@ -23,9 +23,9 @@ def peek(
 
     `session_id`: only those of a session; what others there are does not matter to how long it takes.
     """
-    found = _peek(tx, path, limit, from_sequence_number, session_id, None)
-    assert not isinstance(found, TooLittleRoom)
-    return found.messages
+    part = _peek(tx, path, limit, from_sequence_number, session_id, None)
+    assert not isinstance(part, TooLittleRoom)
+    return part.messages
 
 
 class PeekedPart(NamedTuple):
@@ -78,11 +78,11 @@ def _peek(
             return some
         keys, complete = some, len(some) == len(sizes)
     if keys is None:
-        found = tx.peek(first, last, limit, delayed=delayed)
+        peeked = tx.peek(first, last, limit, delayed=delayed)
     else:
-        found = sorted(tx.peek_keys(keys), key=lambda message: message.key) if keys else []
+        peeked = sorted(tx.peek_keys(keys), key=lambda message: message.key) if keys else []
     messages = [
-        _with_error(tx, message) if message.state is MessageState.DELAYED else message for message in found
+        _with_error(tx, message) if message.state is MessageState.DELAYED else message for message in peeked
     ]
     return PeekedPart(messages, complete)
 

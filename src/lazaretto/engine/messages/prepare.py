@@ -137,11 +137,11 @@ def _amqp(value: object) -> bytes | None:
 
 def _texts(message: Message, names: tuple[str, ...], longest: int | None = None) -> list[str | None]:
     """Check the fields of a message that must be text or None, and return them."""
-    found: list[str | None] = []
+    texts: list[str | None] = []
     for name in names:
         value = getattr(message, name)
-        found.append(value if value is None else check_text(name, value, longest))
-    return found
+        texts.append(value if value is None else check_text(name, value, longest))
+    return texts
 
 
 def _time_to_live(value: object) -> int | None:

@@ -136,9 +136,9 @@ class Receive(Operation[Found]):
             assert queue is not None
             until = tx.now + round(queue.options.lock_duration * 1_000_000)
             limits = [operations[place].limit for place in places]
-            wanted = [(limit, tx.random_token(limit)) for limit in limits]
-            taking = tx.start_taking(queue, wanted, until)
-            for place, taken, (_, token) in zip(places, taking or (), wanted, strict=False):
+            tokens = [(limit, tx.random_token(limit)) for limit in limits]
+            taking = tx.start_taking(queue, tokens, until)
+            for place, taken, (_, token) in zip(places, taking or (), tokens, strict=False):
                 started[place] = _answering(tx, taken, Lock(path, token, until))
         return [started.get(index) for index in range(len(operations))]
 
@@ -235,9 +235,9 @@ class Receive(Operation[Found]):
             before = suspect[0].key
         rows: list[ReceivedMessage] = []
         for state in (READY, FRESH):
-            left = self.limit - len(rows)
-            if left:
-                rows += tx.select_session_messages(queue.queue_id, session_id, state, before, left)
+            room = self.limit - len(rows)
+            if room:
+                rows += tx.select_session_messages(queue.queue_id, session_id, state, before, room)
         return rows or self._unless_skipped(suspect)
 
     def _unless_skipped(self, suspects: list[ReceivedMessage]) -> list[ReceivedMessage]:
@@ -272,7 +272,7 @@ class Receive(Operation[Found]):
 def _answering(
     tx: Transaction, taken: Callable[[], list[ReceivedMessage] | Again], lock: Lock
 ) -> Callable[[], Found | Again]:
-    return lambda: found if isinstance(found := taken(), Again) else put_lock(tx, found, lock)
+    return lambda: answer if isinstance(answer := taken(), Again) else put_lock(tx, answer, lock)
 
 
 def takes_at_once(path: EntityPath, queue: QueueRecord) -> bool:
@@ -317,17 +317,17 @@ class ReceiveAndDelete(Operation[Found]):
     foreseeable = True
 
     def run(self, tx: Transaction) -> Found | Again:
-        found = Receive(self.path, self.limit, self.session).run(tx)
-        if isinstance(found, EntityError | Again) or not found:
-            return found
+        answer = Receive(self.path, self.limit, self.session).run(tx)
+        if isinstance(answer, EntityError | Again) or not answer:
+            return answer
         queue = tx.queues.by_path(self.path.key)
         assert queue is not None
-        delete_completed(tx, queue, found)
+        delete_completed(tx, queue, answer)
         if self.path.subqueue is Subqueue.MAIN:
             note_commit(tx, queue)
-        for message in found:
+        for message in answer:
             message.lock = None
-        return found
+        return answer
 
 
 @dataclasses.dataclass(slots=True)
@@ -353,8 +353,8 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             rows = tx.select_messages(keys, DEFERRED)
             missing = sorted({key - first for key in keys} - {row.key - first for row in rows})
             if not missing and self.session is not None:
-                held = (tx.row(row.key) for row in rows)
-                missing = [r.key - first for r in held if r and r.session_id != self.session.session_id]
+                current = (tx.row(row.key) for row in rows)
+                missing = [r.key - first for r in current if r and r.session_id != self.session.session_id]
             if missing and not caught_up:
                 return AGAIN
             if missing:
@@ -415,7 +415,7 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Rec
     The policy normally applies when an attempt fails. Such messages exist only if the limit was lowered
     since, or if a halted queue was resumed without a fix.
     """
-    found = False
+    disposed = False
     for row in rows:
         policy = queue.options.policy_of(subqueue_of(row.key))
         if policy is None:
@@ -433,12 +433,12 @@ def dispose_of_exhausted(tx: Transaction, queue: QueueRecord, rows: Iterable[Rec
         if isinstance(verdict, Retry) and not verdict.new_cycle:
             continue
         carry_out(tx, queue, full, verdict)
-        found = True
+        disposed = True
         if full.session_id is not None or tx.queues.by_path(queue.path.lower()) is not queue:
             # The queue may be halted now, or this message may hold its session: the caller checks before the
             # next message.
             break
-    return found
+    return disposed
 
 
 def _failures(tx: Transaction, row: MessageRow) -> int:

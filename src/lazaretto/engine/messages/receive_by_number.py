@@ -138,16 +138,16 @@ def _time(micros: int | None) -> str:
 
 def _absence(tx: Transaction, queue: QueueRecord, path: EntityPath, key: int) -> str:
     """Describe what is known of a message that was not found in its place."""
-    found = f"no message {sequence_of(key)} in {str(path)!r}"
+    absence = f"no message {sequence_of(key)} in {str(path)!r}"
     for subqueue in (Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER):
         if subqueue is not path.subqueue and tx.row(dead_key(key, subqueue)) is not None:
-            return f"{found}: it is a dead letter, in {str(EntityPath(queue.path, subqueue))!r}"
+            return f"{absence}: it is a dead letter, in {str(EntityPath(queue.path, subqueue))!r}"
     if path.subqueue is not Subqueue.MAIN and tx.row(main_key(key)) is not None:
-        return f"{found}: it is in {queue.path!r}"
+        return f"{absence}: it is in {queue.path!r}"
     record = tx.history.dead_letter(main_key(key))
     if record is not None and record.resolution is not None:
-        return f"{found}: it was a dead letter, and was {record.resolution}"
-    return f"{found}: it never existed, was completed, or has expired"
+        return f"{absence}: it was a dead letter, and was {record.resolution}"
+    return f"{absence}: it never existed, was completed, or has expired"
 
 
 def _active(tx: Transaction, keys: Sequence[int]) -> list[ReceivedMessage]:

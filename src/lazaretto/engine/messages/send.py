@@ -183,22 +183,20 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
         return queue
     most = queue.options.max_size
     if most is not None and not tx.queues.has_room(queue.queue_id, size, most):
-        held = tx.queues.size(queue.queue_id)
+        used = tx.queues.size(queue.queue_id)
         raise QuotaExceeded(
-            f"{queue.kind.value} {queue.path!r} is full: it holds {held} of {most} bytes, "
+            f"{queue.kind.value} {queue.path!r} is full: it holds {used} of {most} bytes, "
             f"and the call sends {size} more. Receive from it, purge its dead letters, or raise max_size"
         )
     touch(tx, queue)
     return queue
 
 
-def _check_sender_queue(tx: Transaction, wanted: str) -> None:
+def _check_sender_queue(tx: Transaction, path: str) -> None:
     """Raise an error if a message's dead_letter_queue is not valid."""
-    target = tx.queues.by_path(wanted.lower())
+    target = tx.queues.by_path(path.lower())
     if target is None:
-        raise EntityNotFound(
-            f"no queue exists at {wanted!r}, which the message names as its dead_letter_queue"
-        )
+        raise EntityNotFound(f"no queue exists at {path!r}, which the message names as its dead_letter_queue")
     if not keeps_rejected(target):
         kind = admission_of(target).kind_of(target)
         raise InvalidMessage(f"expected dead_letter_queue to be a queue, got the {kind} {target.path!r}")

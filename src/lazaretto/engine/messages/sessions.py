@@ -43,8 +43,8 @@ def require_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> SessionR
 
 def held_error(queue: QueueRecord, session_id: str, held_by: str) -> SessionHeld:
     """Return the error that receiving from a held session raises."""
-    held = held_decoder.decode(held_by)
-    return SessionHeld(queue.path, session_id, held.sequence_number, held.mode.value, held.reason, held.error)
+    hold = held_decoder.decode(held_by)
+    return SessionHeld(queue.path, session_id, hold.sequence_number, hold.mode.value, hold.reason, hold.error)
 
 
 @dataclasses.dataclass(slots=True)
@@ -65,9 +65,9 @@ class AcceptSession(Operation[Lock | EntityError | None]):
     foreseeable = True
 
     def run(self, tx: Transaction) -> Lock | EntityError | Again | None:
-        found = self._accept(tx)
-        self.locked = found if isinstance(found, Lock) else None
-        return found
+        lock = self._accept(tx)
+        self.locked = lock if isinstance(lock, Lock) else None
+        return lock
 
     def _accept(self, tx: Transaction) -> Lock | EntityError | Again | None:
         queue = require_queue(tx, self.path)
@@ -80,37 +80,37 @@ class AcceptSession(Operation[Lock | EntityError | None]):
         if stopped is not None:
             return stopped
         if self.session_id is None:
-            found = self._next(tx, queue)
-            if found is None:
+            session_id = self._next(tx, queue)
+            if session_id is None:
                 return None if caught_up else AGAIN
         else:
-            found = self.session_id
-            record = tx.sessions.find(queue.queue_id, found)
+            session_id = self.session_id
+            record = tx.sessions.find(queue.queue_id, session_id)
             if record is not None and record.held_by is not None:
-                return held_error(queue, found, record.held_by)
-            if not _free(tx, queue, found):
+                return held_error(queue, session_id, record.held_by)
+            if not _free(tx, queue, session_id):
                 raise SessionCannotBeLocked(
-                    f"session {found!r} of {queue.path!r} is locked by another receiver"
+                    f"session {session_id!r} of {queue.path!r} is locked by another receiver"
                 )
         until = tx.now + round(queue.options.lock_duration * 1_000_000)
-        lock = Lock(self.path, tx.random_token(), until, found)
-        release_held(tx, queue, found, Outcome.LOCK_EXPIRED)
-        tx.sessions.lock(queue.queue_id, found, lock.token, lock.until, self.name)
+        lock = Lock(self.path, tx.random_token(), until, session_id)
+        release_held(tx, queue, session_id, Outcome.LOCK_EXPIRED)
+        tx.sessions.lock(queue.queue_id, session_id, lock.token, lock.until, self.name)
         return lock
 
     def _next(self, tx: Transaction, queue: QueueRecord) -> str | None:
         """Search sessions by name, starting after the last one found, so that none starves."""
         start, wrapped = self.after, False
         while True:
-            found = tx.sessions.next_id(queue.queue_id, start)
-            if found is None or (wrapped and self.after is not None and found > self.after):
+            session_id = tx.sessions.next_id(queue.queue_id, start)
+            if session_id is None or (wrapped and self.after is not None and session_id > self.after):
                 if wrapped or self.after is None:
                     return None
                 start, wrapped = None, True
                 continue
-            if _receivable(tx, queue, found) and _free(tx, queue, found):
-                return found
-            start = found
+            if _receivable(tx, queue, session_id) and _free(tx, queue, session_id):
+                return session_id
+            start = session_id
 
 
 def _receivable(tx: Transaction, queue: QueueRecord, session_id: str) -> bool:
@@ -234,12 +234,12 @@ def list_sessions(
     # One more, as that one may still be there.
     first, most = after or "", limit if after is None else limit + 1
     if set_after is not None:
-        found = tx.sessions.set_after(queue_id, set_after, first, most)
+        ids = tx.sessions.set_after(queue_id, set_after, first, most)
     elif active:
-        found = tx.sessions.active(queue_id, first, most)
+        ids = tx.sessions.active(queue_id, first, most)
     else:
-        found = tx.sessions.ids(queue_id, first, most)
-    return [one for one in found if one != after][:limit]
+        ids = tx.sessions.ids(queue_id, first, most)
+    return [one for one in ids if one != after][:limit]
 
 
 def stored_session_state(tx: Transaction, path: EntityPath, session_id: str) -> bytes | None:

@@ -99,10 +99,10 @@ class Settled(msgspec.Struct, frozen=True):
 
 def as_unit(settlements: Iterable[Settlement]) -> list[Settlement]:
     """Return the settlements of a session that is one unit: no message completes unless all do."""
-    given = list(settlements)
-    if all(one.outcome in _KEPT for one in given):
-        return given
-    return [RELEASE if one.outcome in _KEPT else one for one in given]
+    entries = list(settlements)
+    if all(one.outcome in _KEPT for one in entries):
+        return entries
+    return [RELEASE if one.outcome in _KEPT else one for one in entries]
 
 
 @dataclasses.dataclass(slots=True)
@@ -175,10 +175,10 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 require_session(tx, queue, lock)
         completed = _completed(entries)
         # Read before anything is written: what a commit has written, its plan cannot read.
-        held = _others_held(tx, path, locks) if len(completed) < len(entries) else []
+        rest = _others_held(tx, path, locks) if len(completed) < len(entries) else []
         if completed:
             _complete(tx, queue, path, completed)
-        for others, rows in held:
+        for others, rows in rest:
             finals += _settle_others(tx, queue, others, rows)
         if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
             _refuse_part(tx, queue, entries)
@@ -239,7 +239,7 @@ def _others_held(
     tx: Transaction, path: EntityPath, locks: Mapping[int, Sequence[Settled]]
 ) -> list[tuple[Sequence[Settled], Mapping[int, MessageRow]]]:
     """Return what is settled otherwise than by completing it, by lock, with its messages as they stand."""
-    found: list[tuple[Sequence[Settled], Mapping[int, MessageRow]]] = []
+    groups: list[tuple[Sequence[Settled], Mapping[int, MessageRow]]] = []
     for token, of_lock in locks.items():
         others = [e for e in of_lock if e.settlement.outcome is not Outcome.COMPLETED]
         if others:
@@ -248,8 +248,8 @@ def _others_held(
             missing = set(keys) - rows.keys()
             if missing or len(set(keys)) < len(keys):
                 raise _lost(path, sorted(missing) or keys)
-            found.append((others, rows))
-    return found
+            groups.append((others, rows))
+    return groups
 
 
 def _settle_others(
@@ -360,13 +360,13 @@ def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]
     session_id = entries[0].lock.session_id
     if session_id is None or all(e.settlement.outcome is not Outcome.COMPLETED for e in entries):
         return
-    left = [
+    rest = [
         message.key
         for message in tx.sessions.messages(queue.queue_id, session_id)
         if message.state not in (FRESH, DEFERRED, SCHEDULED)
     ]
     others = [e for e in entries if e.settlement.outcome not in _KEPT]
-    if left or others:
+    if rest or others:
         raise NotAllowed(
             f"session {session_id!r} of {queue.path!r} is settled as a unit (on_poison_session=whole): "
             "complete all messages received from it in one call, or none. Nothing was changed"
@@ -412,11 +412,11 @@ class RenewLocks(Operation[list[int]]):
 
 def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:
     """Return the keys of those messages whose lock is held."""
-    held: set[int] = set()
+    keys: set[int] = set()
     for locks in _by_lock(entries).values():
         for token, group in locks.items():
-            held |= tx.held([entry.message.key for entry in group], token)
-    return held
+            keys |= tx.held([entry.message.key for entry in group], token)
+    return keys
 
 
 def messages_held(tx: Transaction, path: EntityPath, tokens: Sequence[uuid.UUID]) -> list[ReceivedMessage]:
@@ -437,7 +437,7 @@ def messages_held(tx: Transaction, path: EntityPath, tokens: Sequence[uuid.UUID]
     if lost:
         raise _lost(path, [key for key in keys if key in lost])
     rows, peeked = tx.rows(keys), {message.key: message for message in tx.peek_keys(keys)}
-    found = []
+    received = []
     for token, key in zip(tokens, keys, strict=True):
         message, row = peeked[key], rows[key]
         until, session_id = message.locked_until_micros, None
@@ -446,7 +446,7 @@ def messages_held(tx: Transaction, path: EntityPath, tokens: Sequence[uuid.UUID]
             until, session_id = None if session is None else session.locked_until, row.session_id
         lock = Lock(path, token.int >> 64, until or tx.now, session_id)
         fields = {name: getattr(message, name) for name in StoredMessage.__struct_fields__}
-        found.append(
+        received.append(
             ReceivedMessage(**fields, cycle_attempts=row.cycle_attempts, lock=lock, suspect=row.suspect)
         )
-    return found
+    return received

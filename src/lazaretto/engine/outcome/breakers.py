@@ -78,12 +78,12 @@ class OpenBreaker(Operation[int]):
         state = breaker_of(queue)
         if state is not None and state.status is BreakerStatus.HELD_CLOSED:
             return 0
-        given = refund(tx, queue, self.charges)
+        refunded = refund(tx, queue, self.charges)
         if state is None:
             text = shorten(self.error, 200)
             save_breaker(tx, queue, opened(queue.options.breaker, self.fingerprint, text, tx.now))
-            note(tx, "breaker_opened", queue, fingerprint=self.fingerprint, error=text, given_back=given)
-        return given
+            note(tx, "breaker_opened", queue, fingerprint=self.fingerprint, error=text, given_back=refunded)
+        return refunded
 
 
 @dataclasses.dataclass(slots=True)
@@ -179,9 +179,9 @@ class SetBreaker(OfPath[BreakerDescription], frozen=True, kw_only=True):
             raise InvalidOption(f"unknown verb {verb!r} for a breaker{suggestion(verb, BREAKER_VERBS)}")
         queue = require_queue(tx, path)
         status = BREAKER_VERBS[verb]
-        held = breaker_of(queue)
+        breaker = breaker_of(queue)
         forced = {status: verb for verb, status in BREAKER_VERBS.items()}
-        before = forced.get(None if held is None else held.status, "auto")
+        before = forced.get(None if breaker is None else breaker.status, "auto")
         save_breaker(tx, queue, None if status is None else BreakerState(status, tx.now))
         note(tx, "breaker_set", queue, verb=verb)
         audit(tx, actor, self.action, queue.path, verb=verb, before=before)

@@ -33,24 +33,24 @@ class MergeCauses(OfPath[int], frozen=True, kw_only=True):
     def run(self, tx: Transaction, actor: str) -> int:
         numbers = [whole("numbers", number, 1, LAST_CAUSE) for number in self.numbers]
         place, path = place_at(tx, self.place), str(self.place)
-        known = [known_cause(tx, place, number, path) for number in numbers]
-        found = {cause.number: cause for cause in known}
-        if len(found) < 2:
+        records = [known_cause(tx, place, number, path) for number in numbers]
+        by_number = {cause.number: cause for cause in records}
+        if len(by_number) < 2:
             raise InvalidOption(f"expected at least two causes to merge, got {shown(tuple(numbers))}")
-        first, *others = sorted(found)
+        first, *others = sorted(by_number)
         theirs = [p for p in tx.causes.fingerprints(place) if p.cause in others]
         tx.causes.assign(place, [p.fingerprint for p in theirs], first, kept=True)
-        tx.causes.save(place, _unexplained(found[first]))
+        tx.causes.save(place, _unexplained(by_number[first]))
         for number in others:
-            tx.causes.save(place, _replace(found[number], merged_into=first))
+            tx.causes.save(place, _replace(by_number[number], merged_into=first))
         names = None
         if len(theirs) <= _AUDITED:
             names = {
                 number: [plain_fingerprint(p.fingerprint) for p in theirs if p.cause == number]
                 for number in others
             }
-        told = {"into": first, "merged": others, "fingerprints": names}
-        audit(tx, actor, self.action, path, **told)
+        details = {"into": first, "merged": others, "fingerprints": names}
+        audit(tx, actor, self.action, path, **details)
         return first
 
     @classmethod
@@ -80,7 +80,7 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
     parts: dict[int, tuple[str, ...]]
 
     def run(self, tx: Transaction, actor: str) -> int:
-        wanted = {
+        parts = {
             whole("parts", number, 1, LAST_CAUSE): [text("parts", name, 16) for name in names]
             for number, names in self.parts.items()
         }
@@ -89,19 +89,19 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
         prints = _by_name(tx, place)
         theirs = {name: p for name, p in prints.items() if p.cause == merged.number}
         parted: dict[int, list[str]] = {}
-        for number, names in wanted.items():
+        for number, names in parts.items():
             joined = number in causes and causes[number].merged_into is not None
             if not joined or known_cause(tx, place, number, path).number != merged.number:
                 raise InvalidOption(f"expected a cause that was merged into {merged.number}, got {number}")
-            left = [name for name in dict.fromkeys(names) if theirs.pop(name, None) is not None]
-            parted |= {number: left} if left else {}
+            taken = [name for name in dict.fromkeys(names) if theirs.pop(name, None) is not None]
+            parted |= {number: taken} if taken else {}
         if not theirs or not parted:
             raise InvalidOption(
                 f"expected fingerprints of cause {merged.number} to part, and some that are left to it"
             )
-        for number, found in parted.items():
+        for number, taken_names in parted.items():
             tx.causes.save(place, _unexplained(_replace(causes[number], merged_into=None)))
-            tx.causes.assign(place, [prints[name].fingerprint for name in found], number, kept=True)
+            tx.causes.assign(place, [prints[name].fingerprint for name in taken_names], number, kept=True)
         tx.causes.save(place, _unexplained(merged))
         audit(
             tx,
@@ -110,8 +110,8 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
             path,
             cause=merged.number,
             parts={
-                number: [plain_fingerprint(prints[name].fingerprint) for name in found]
-                for number, found in parted.items()
+                number: [plain_fingerprint(prints[name].fingerprint) for name in taken_names]
+                for number, taken_names in parted.items()
             },
         )
         return merged.number
@@ -138,22 +138,22 @@ class SplitCause(OfCause[int], frozen=True, kw_only=True):
         names = [text("fingerprints", name, 16) for name in self.fingerprints]
         place, cause = self.cause(tx)
         theirs = {name: p for name, p in _by_name(tx, place).items() if p.cause == cause.number}
-        wanted = list(dict.fromkeys(names))
-        unknown = [name for name in wanted if name not in theirs]
-        if unknown or not wanted or len(wanted) == len(theirs):
+        prints = list(dict.fromkeys(names))
+        unknown = [name for name in prints if name not in theirs]
+        if unknown or not prints or len(prints) == len(theirs):
             raise InvalidOption(
                 f"expected some, but not all, of the fingerprints of cause {cause.number} "
-                f"({', '.join(sorted(theirs))}), got {shown(wanted)}"
+                f"({', '.join(sorted(theirs))}), got {shown(prints)}"
             )
         number = max(c.number for c in tx.causes.all(place)) + 1
         tx.causes.save(place, _unexplained(cause))
-        chief = max((theirs[name] for name in wanted), key=lambda p: (p.waiting, p.total))
+        chief = max((theirs[name] for name in prints), key=lambda p: (p.waiting, p.total))
         tx.causes.save(place, CauseRecord(number, chief.shape, tx.now, split_from=cause.number))
-        tx.causes.assign(place, [theirs[name].fingerprint for name in wanted], number, kept=True)
+        tx.causes.assign(place, [theirs[name].fingerprint for name in prints], number, kept=True)
         audit(
             tx, actor, self.action, str(self.place),
             cause=cause.number, into=number,
-            fingerprints=[plain_fingerprint(theirs[name].fingerprint) for name in wanted],
+            fingerprints=[plain_fingerprint(theirs[name].fingerprint) for name in prints],
         )  # fmt: skip
         return number
 

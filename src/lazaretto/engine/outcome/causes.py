@@ -90,8 +90,8 @@ class Cause:
     @property
     def to_explain(self) -> bool:
         """Whether nothing explains it yet, or only what half or twice as many letters had in common."""
-        known = self.difference
-        return self.letters > 0 and (known is None or known.outdated(self.letters))
+        difference = self.difference
+        return self.letters > 0 and (difference is None or difference.outdated(self.letters))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
     for print_ in tx.causes.fingerprints(place):
         if print_.waiting > 0:
             groups[print_.reason, print_.error_type].append(print_)
-    found = [
+    ordered = [
         DeadLetterGroup(
             reason,
             error_type,
@@ -145,7 +145,7 @@ def group_dead_letters(tx: Transaction, path: EntityPath) -> list[DeadLetterGrou
         )
         for (reason, error_type), prints in groups.items()
     ]
-    return sorted(found, key=lambda g: (-g.count, g.reason or "", g.error_type or ""))
+    return sorted(ordered, key=lambda g: (-g.count, g.reason or "", g.error_type or ""))
 
 
 def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: bool) -> Triage | None:
@@ -171,14 +171,14 @@ def read_causes(tx: Transaction, path: EntityPath, since: int | None, *, over: b
         assert print_.cause is not None
         members[print_.cause].append(print_)
     redaction, key = redaction_of(tx, str(path)), tx.access.fingerprint_key()
-    found = [
+    causes = [
         _cause_of(record, members[record.number], hours[record.number], mark, redaction, key)
         for record in tx.causes.all(place)
         if record.number in members
     ]
-    shown_ = [cause for cause in found if over or cause.letters]
+    shown_ = [cause for cause in causes if over or cause.letters]
     shown_.sort(key=lambda cause: (-cause.letters, cause.number))
-    return Triage(str(path), to_datetime(tx.now), sum(cause.letters for cause in found), tuple(shown_))
+    return Triage(str(path), to_datetime(tx.now), sum(cause.letters for cause in causes), tuple(shown_))
 
 
 def cause_days(tx: Transaction, path: EntityPath, number: int) -> tuple[int, ...]:
@@ -245,9 +245,9 @@ def _difference(record: CauseRecord, redaction: Redaction) -> CauseDifference | 
     """Return what explains a cause, unless it names a field that has been redacted since."""
     if record.difference is None:
         return None
-    found = msgspec.json.decode(record.difference, type=CauseDifference)
-    told = (*found.also, *(() if found.filter is None else (found.filter,)))
-    return None if redaction and any(filter_names(redaction, one) for one in told) else found
+    difference = msgspec.json.decode(record.difference, type=CauseDifference)
+    filters = (*difference.also, *(() if difference.filter is None else (difference.filter,)))
+    return None if redaction and any(filter_names(redaction, one) for one in filters) else difference
 
 
 # -- grouping ------------------------------------------------------------------------------------
@@ -334,16 +334,16 @@ def _group_family(
         moved = [p for p in prints if p.cause != number and not p.kept]
         if not moved:
             continue
-        known = causes.get(number) or CauseRecord(number, None, tx.now)
+        record = causes.get(number) or CauseRecord(number, None, tx.now)
         if number not in kept:
-            known = _replace(known, template=template or None)
+            record = _replace(record, template=template or None)
         tx.causes.assign(place, [p.fingerprint for p in moved], number, kept=False)
         for other in theirs[1:]:
             sizes[other] -= sum(p.cause == other for p in moved)
-            known = _replace(known, note=known.note or causes[other].note)
+            record = _replace(record, note=record.note or causes[other].note)
             if not sizes[other]:
                 _save(tx, place, causes, _replace(causes[other], merged_into=number))
-        _save(tx, place, causes, known)
+        _save(tx, place, causes, record)
 
 
 def _save(tx: Transaction, place: int, causes: dict[int, CauseRecord], cause: CauseRecord) -> None:
@@ -435,9 +435,9 @@ class ExplainCauses(Operation[None]):
     def run(self, tx: Transaction) -> None:
         place = place_at(tx, self.path)
         for cause in tx.causes.all(place):
-            found = self.found.get(cause.number)
-            if found is not None and cause.merged_into is None:
-                encoded = msgspec.json.encode(found).decode()
+            difference = self.found.get(cause.number)
+            if difference is not None and cause.merged_into is None:
+                encoded = msgspec.json.encode(difference).decode()
                 tx.causes.save(place, _replace(cause, difference=encoded, explained=tx.now))
 
 

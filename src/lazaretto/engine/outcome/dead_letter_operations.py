@@ -110,7 +110,7 @@ class DeadLetterFilter:
         """Return this filter as criteria for the store, for sequence numbers above `after`."""
         first = lower_bound(queue.queue_id)
         numbers = self.sequence_numbers
-        found = DeadLetterCriteria(
+        criteria = DeadLetterCriteria(
             first=first + after,
             last=upper_bound(queue.queue_id),
             subqueue=place_of(subqueue),
@@ -123,10 +123,10 @@ class DeadLetterFilter:
             fingerprints=None if self.cause is None else self._fingerprints(tx, queue, subqueue),
         )
         if self.message_id is None:
-            return found
-        named = tx.listings.with_id(found, self.message_id, _PAGE)
+            return criteria
+        named = tx.listings.with_id(criteria, self.message_id, _PAGE)
         return msgspec.structs.replace(
-            found, keys=named if found.keys is None else sorted(set(found.keys).intersection(named))
+            criteria, keys=named if criteria.keys is None else sorted(set(criteria.keys).intersection(named))
         )
 
     @property
@@ -138,7 +138,7 @@ class DeadLetterFilter:
         """Return those of the keys of unresolved dead letters whose messages meet it, in their order."""
         if self.where is None or not keys:
             return keys
-        condition, found = _condition(self.where), set[int]()
+        condition, numbers = _condition(self.where), set[int]()
         for start in range(0, len(keys), _MESSAGES):
             some = keys[start : start + _MESSAGES]
             workers = tx.history.workers(some) if sql().names_attempts(self.where) else {}
@@ -148,8 +148,8 @@ class DeadLetterFilter:
                     check()
                     key = main_key(message.key)
                     if _meets(condition, message, workers.get(key)):
-                        found.add(key)
-        return [key for key in keys if key in found]
+                        numbers.add(key)
+        return [key for key in keys if key in numbers]
 
     def passing(
         self, tx: Transaction, subqueue: Subqueue, records: list[DeadLetterRecord]
@@ -195,12 +195,12 @@ def _meets(
 def known_cause(tx: Transaction, place: int, number: int, path: str) -> CauseRecord:
     """Return a cause, or the one it was merged into. Raises MessageNotFound."""
     causes = {cause.number: cause for cause in tx.causes.all(place)}
-    found = causes.get(number)
-    while found is not None and found.merged_into is not None:
-        found = causes.get(found.merged_into)
-    if found is None:
+    record = causes.get(number)
+    while record is not None and record.merged_into is not None:
+        record = causes.get(record.merged_into)
+    if record is None:
         raise MessageNotFound(f"no cause {number} in {path!r}; triage lists them")
-    return found
+    return record
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -225,13 +225,13 @@ class Skipped:
 
 def history(tx: Transaction, key: int) -> tuple[Attempt, ...]:
     """Return all attempts of a message, earlier generations first."""
-    found: list[Attempt] = []
+    attempts: list[Attempt] = []
     current: int | None = key
     while current is not None:
-        found[:0] = attempts_at(tx, current)
+        attempts[:0] = attempts_at(tx, current)
         row, record = tx.row(current), tx.history.dead_letter(current)
         current = row.resubmitted_from if row else record.resubmitted_from if record else None
-    return tuple(found)
+    return tuple(attempts)
 
 
 def attempts_at(tx: Transaction, key: int) -> tuple[Attempt, ...]:
@@ -328,7 +328,7 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
     record = tx.history.dead_letter(lower_bound(queue.queue_id) + number)
     if record is None or record.subqueue != place_of(path.subqueue):
         raise MessageNotFound(f"no dead letter {number} in {str(path)!r}")
-    found = letter_of(tx, queue, record, messages_of(tx, [record]).get(record.key))
+    letter = letter_of(tx, queue, record, messages_of(tx, [record]).get(record.key))
     went = record.resubmitted_as
     target = (
         None
@@ -336,43 +336,43 @@ def show_dead_letter(tx: Transaction, path: EntityPath, number: int) -> DeadLett
         else tx.queues.by_id(queue_of(went))
     )
     moved_to = None if target is None else target.path
-    return dataclasses.replace(found, attempts=history(tx, record.key), moved_to=moved_to)
+    return dataclasses.replace(letter, attempts=history(tx, record.key), moved_to=moved_to)
 
 
 def workers_of(tx: Transaction, path: EntityPath, numbers: Sequence[int]) -> dict[int, str]:
     """Return who made the latest attempt at each dead letter, by sequence number, where that is known."""
     first = lower_bound(holder(tx, path).queue_id)
-    found = tx.history.workers([first + number for number in numbers])
-    return {sequence_of(key): worker for key, worker in found.items()}
+    workers = tx.history.workers([first + number for number in numbers])
+    return {sequence_of(key): worker for key, worker in workers.items()}
 
 
 def match_dead_letters(tx: Transaction, path: EntityPath, which: DeadLetterFilter) -> Sequence[int]:
     """Return the sequence numbers of all dead letters that the filter selects."""
     queue = holder(tx, path)
     # There may be millions, so each takes only eight bytes.
-    found, after = array("q"), 0
+    matches, after = array("q"), 0
     while True:
         keys = tx.history.dead_letter_keys(which.criteria(tx, queue, path.subqueue, after), _PAGE)
-        found.extend(map(sequence_of, which.selects(tx, path.subqueue, keys)))
+        matches.extend(map(sequence_of, which.selects(tx, path.subqueue, keys)))
         if len(keys) < _PAGE:
-            return found
+            return matches
         after = sequence_of(keys[-1])
 
 
 def name_numbers(numbers: Iterable[int]) -> dict[str, Any]:
     """Return messages as the audit log records them: count and numbers, with runs as "first-last"."""
-    given = sorted(numbers)
+    ordered = sorted(numbers)
     runs: list[list[int]] = []
-    for number in given:
+    for number in ordered:
         if runs and number == runs[-1][1] + 1:
             runs[-1][1] = number
         else:
             runs.append([number, number])
     if len(runs) > _MOST_RUNS:
         # The events list each message.
-        return {"count": len(given), "first": given[0], "last": given[-1]}
+        return {"count": len(ordered), "first": ordered[0], "last": ordered[-1]}
     return {
-        "count": len(given),
+        "count": len(ordered),
         "sequence_numbers": [a if a == b else f"{a}-{b}" for a, b in runs],
     }
 

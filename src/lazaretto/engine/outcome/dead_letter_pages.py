@@ -176,7 +176,7 @@ def find_slice(
         return Slice([], None, 1.0, None)
     low, high = (source.ends[0], 0), (source.ends[1] + 1, 0)
     rest = _Rest(low, start or high, True) if down else _Rest(start or low, high, False)
-    found: list[DeadLetterRecord] = []
+    records: list[DeadLetterRecord] = []
     clock, width = time.monotonic, source.width
     now = clock()
     end = now + budget
@@ -184,26 +184,26 @@ def find_slice(
         check()
         began, (first, last) = now, rest.first_part(width)
         # One more than is wanted tells whether anything is left.
-        wanted = limit + 1 - len(found) if which.where is None else _MESSAGES
-        rows = source.read(first, last, wanted)
-        found += which.passing(tx, path.subqueue, rows)
-        if len(found) > limit:
-            del found[limit:]
-            rest = rest.behind(source.at(found[-1]))
-        elif len(rows) == wanted:
+        room = limit + 1 - len(records) if which.where is None else _MESSAGES
+        rows = source.read(first, last, room)
+        records += which.passing(tx, path.subqueue, rows)
+        if len(records) > limit:
+            del records[limit:]
+            rest = rest.behind(source.at(records[-1]))
+        elif len(rows) == room:
             rest = rest.behind(source.at(rows[-1]))
         else:
             rest = rest.behind(first if down else last)
         now = clock()
-        if len(found) == limit or now >= end:
+        if len(records) == limit or now >= end:
             break
         if width is not None:
             width = _next_width(width, now - began)
     if rest.is_empty:
-        return Slice(found, None, 1.0, source.ends)
+        return Slice(records, None, 1.0, source.ends)
     searched = high[0] - rest.start[0] if down else rest.start[0] - low[0]
     progress = searched / max(1, high[0] - low[0])
-    return Slice(found, rest.start, min(1.0, max(0.0, progress)), source.ends)
+    return Slice(records, rest.start, min(1.0, max(0.0, progress)), source.ends)
 
 
 def _next_width(width: int, seconds: float) -> int:
@@ -284,15 +284,15 @@ def _those(
     some = keys[low : bisect_left(keys, before[0])]
     if down:
         some = some[::-1]
-    found: list[DeadLetterRecord] = []
+    records: list[DeadLetterRecord] = []
     for start in range(0, len(some), _KEYS):
-        if len(found) >= limit:
+        if len(records) >= limit:
             break
         chunk = some[start : start + _KEYS]
         chosen = msgspec.structs.replace(criteria, first=min(chunk) - 1, last=max(chunk), keys=chunk)
         rows = tx.history.dead_letters(chosen, -1)
-        found += rows[::-1] if down else rows
-    return found[:limit]
+        records += rows[::-1] if down else rows
+    return records[:limit]
 
 
 def some_letters(
@@ -312,12 +312,12 @@ def some_letters(
     """
     room = ROOM
     while True:
-        found = letters_part(
+        part = letters_part(
             tx, path, which, limit, after=after, messages=messages, by_time=by_time, down=down, room=room
         )
-        if not isinstance(found, TooLittleRoom):
-            return found
-        room = found.size
+        if not isinstance(part, TooLittleRoom):
+            return part
+        room = part.size
 
 
 def letters_part(
@@ -335,9 +335,9 @@ def letters_part(
     """Return the same, with as many messages as there is room for in bytes."""
     queue = holder(tx, path)
     start, ends = (None, None) if after is None else (after.position, after.ends)
-    found = find_slice(tx, queue, path, which, limit, start=start, ends=ends, by_time=by_time, down=down)
-    if messages and found.records:
-        keys = {dead_key(one.key, path.subqueue): one for one in found.records}
+    slice_ = find_slice(tx, queue, path, which, limit, start=start, ends=ends, by_time=by_time, down=down)
+    if messages and slice_.records:
+        keys = {dead_key(one.key, path.subqueue): one for one in slice_.records}
         sizes = tx.sizes_of(list(keys))
         some = fitting([(key, sizes.get(key, 0)) for key in keys], room)
         if isinstance(some, TooLittleRoom):
@@ -345,9 +345,9 @@ def letters_part(
         if len(some) < len(keys):
             last = keys[some[-1]]
             position = (last.dead_lettered if by_time else last.key), last.key
-            found = Slice(found.records[: len(some)], position, found.progress, found.ends)
-    bodies = messages_of(tx, found.records) if messages else {}
-    return [letter_of(tx, queue, record, bodies.get(record.key)) for record in found.records], found
+            slice_ = Slice(slice_.records[: len(some)], position, slice_.progress, slice_.ends)
+    bodies = messages_of(tx, slice_.records) if messages else {}
+    return [letter_of(tx, queue, record, bodies.get(record.key)) for record in slice_.records], slice_
 
 
 # -- pages ---------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ def read_page(
     place = None if cursor is None else _decoded(cursor, what)
     back = place is not None and place.back
     down = order.startswith("-") != back
-    found = find_slice(
+    slice_ = find_slice(
         tx,
         queue,
         path,
@@ -383,14 +383,14 @@ def read_page(
         down=down,
         budget=budget,
     )
-    records = found.records[::-1] if back else found.records
-    ahead = None if found.position is None else _encoded(_Cursor(what, back, found.position))
+    records = slice_.records[::-1] if back else slice_.records
+    ahead = None if slice_.position is None else _encoded(_Cursor(what, back, slice_.position))
     behind = None
     if place is not None:
         # From the first one on this page, or, if there is none, from the last one on the page before.
         position = (
-            _position(found.records[0], order)
-            if found.records
+            _position(slice_.records[0], order)
+            if slice_.records
             else _including(place.position, by_time=order.endswith("time"), down=not down)
         )
         behind = _encoded(_Cursor(what, not back, position))
@@ -401,7 +401,7 @@ def read_page(
         _previewed(tx, queue, record, previews.get(dead_key(record.key, path.subqueue))) for record in records
     )
     forward, backward = (behind, ahead) if back else (ahead, behind)
-    return DeadLetterPage(letters, forward, backward, found.progress)
+    return DeadLetterPage(letters, forward, backward, slice_.progress)
 
 
 def _position(record: DeadLetterRecord, order: str) -> Position:
@@ -431,8 +431,8 @@ def _previewed(
 
 
 def _hash_of(queue: QueueRecord, path: EntityPath, which: DeadLetterFilter, order: str) -> str:
-    told = repr((queue.queue_id, path.subqueue, which, order))
-    return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
+    description = repr((queue.queue_id, path.subqueue, which, order))
+    return hashlib.blake2b(description.encode(), digest_size=6).hexdigest()
 
 
 def _encoded(cursor: _Cursor) -> str:
@@ -442,9 +442,9 @@ def _encoded(cursor: _Cursor) -> str:
 def _decoded(cursor: str, what: str) -> _Cursor:
     try:
         packed = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
-        found = msgspec.msgpack.decode(packed, type=_Cursor)
+        decoded = msgspec.msgpack.decode(packed, type=_Cursor)
     except (ValueError, binascii.Error, msgspec.MsgspecError, UnicodeError):
         raise InvalidOption(f"expected the cursor of a page, got {shown(cursor)}") from None
-    if found.what != what:
+    if decoded.what != what:
         raise InvalidOption("expected a cursor of this queue, filter and order, got one of another listing")
-    return found
+    return decoded

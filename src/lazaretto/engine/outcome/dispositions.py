@@ -214,12 +214,12 @@ def _sender_queue(
 
     If it cannot take the message, return the system's queue, which takes everything, and the reason.
     """
-    wanted = decode_headers(row.headers).dead_letter_queue
-    if wanted is None:
+    path = decode_headers(row.headers).dead_letter_queue
+    if path is None:
         return None, None
-    target, why = tx.queues.by_path(wanted.lower()), None
-    if wanted.lower() != SYSTEM_DEAD_LETTER_QUEUE:
-        trouble = refusal(tx, wanted, len(tx.body(row.key)) + len(row.headers or b""))
+    target, why = tx.queues.by_path(path.lower()), None
+    if path.lower() != SYSTEM_DEAD_LETTER_QUEUE:
+        trouble = refusal(tx, path, len(tx.body(row.key)) + len(row.headers or b""))
         if trouble is not None:
             why = trouble.text
         elif target is not None and not keeps_rejected(target):

@@ -30,9 +30,9 @@ PARK_VERDICTS = ("retry", "skip")
 
 def held_session(session_id: str, held_by: str) -> HeldSession:
     """Return a held session as users see it."""
-    held = held_decoder.decode(held_by)
-    since = to_datetime(held.time)
-    return HeldSession(session_id, held.mode, held.sequence_number, held.reason, since, held.error)
+    hold = held_decoder.decode(held_by)
+    since = to_datetime(hold.time)
+    return HeldSession(session_id, hold.mode, hold.sequence_number, hold.reason, since, hold.error)
 
 
 def held_sessions(tx: Transaction, path: EntityPath, limit: int) -> list[HeldSession]:
@@ -93,28 +93,28 @@ class ResumeSession(OfPath[None], frozen=True, kw_only=True):
         record = tx.sessions.find(queue.queue_id, session)
         if record is None or record.held_by is None:
             raise EntityError(f"session {session!r} of {queue.path!r} is not held")
-        held = held_decoder.decode(record.held_by)
-        allowed = BLOCK_VERDICTS if held.mode is PoisonSession.BLOCK else PARK_VERDICTS
+        hold = held_decoder.decode(record.held_by)
+        allowed = BLOCK_VERDICTS if hold.mode is PoisonSession.BLOCK else PARK_VERDICTS
         verdict = next((one for one in allowed if one == self.verdict), None)
         if verdict is None:
             raise InvalidOption(
-                f"expected a verdict on a session in mode {held.mode.value} of {', '.join(allowed)}, "
+                f"expected a verdict on a session in mode {hold.mode.value} of {', '.join(allowed)}, "
                 f"got {shown(self.verdict)}"
             )
-        key = lower_bound(queue.queue_id) + held.sequence_number
-        if held.mode is PoisonSession.BLOCK:
+        key = lower_bound(queue.queue_id) + hold.sequence_number
+        if hold.mode is PoisonSession.BLOCK:
             row = tx.row(key)
             release_sessions(tx, [key])
             if row is not None and verdict == "retry":
                 tx.save_row(msgspec.structs.replace(row, cycle_attempts=0, cycle=0))
             elif row is not None:
-                dispose(tx, queue, row, DISPOSITIONS[verdict], held.reason)
+                dispose(tx, queue, row, DISPOSITIONS[verdict], hold.reason)
         elif verdict == "retry":
             dead = EntityPath(path.queue, Subqueue.DEAD_LETTER)
-            report = resubmit(tx, dead, [held.sequence_number], actor)
+            report = resubmit(tx, dead, [hold.sequence_number], actor)
             if report.skipped:
                 raise EntityError(
-                    f"message {held.sequence_number} cannot be resubmitted: {report.skipped[0].why}"
+                    f"message {hold.sequence_number} cannot be resubmitted: {report.skipped[0].why}"
                 )
         else:
             release_sessions(tx, [key])

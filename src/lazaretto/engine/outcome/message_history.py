@@ -42,11 +42,11 @@ def show_message(tx: Transaction, path: EntityPath, number: int) -> MessageHisto
         raise MessageNotFound(f"no message {number} in {queue.path!r}: it has not given this number yet")
     generations, seen = [asked], {key}
     while before is not None and before not in seen and len(seen) <= _MOST:
-        found = _generation(tx, before)
-        if found is None:
+        neighbour = _generation(tx, before)
+        if neighbour is None:
             break
         seen.add(before)
-        generation, _, before, _ = found
+        generation, _, before, _ = neighbour
         generations.insert(0, generation)
     complete, most = before is None or before in seen or len(seen) <= _MOST, len(seen) + _MOST
     while after is not None:
@@ -54,12 +54,12 @@ def show_message(tx: Transaction, path: EntityPath, number: int) -> MessageHisto
             # It returned to its place under the same number, and has left it.
             generations.append(Generation(queue.path, "", number, GONE))
             break
-        found = _generation(tx, after)
-        if found is None or len(seen) >= most:
-            complete = complete and found is None
+        neighbour = _generation(tx, after)
+        if neighbour is None or len(seen) >= most:
+            complete = complete and neighbour is None
             break
         seen.add(after)
-        generation, _, _, after = found
+        generation, _, _, after = neighbour
         generations.append(generation)
     return MessageHistory(queue.path, number, tuple(generations), message, complete)
 
@@ -83,11 +83,11 @@ def _look(tx: Transaction, queue: QueueRecord, key: int) -> _Found:
     row = None if message is None or where else tx.row(key)
     if record is not None and row is None:
         letter = letter_of(tx, queue, record, None)
-        found = generation_of(letter, where, attempts)
-        return found, message, record.resubmitted_from, record.resubmitted_as
+        generation = generation_of(letter, where, attempts)
+        return generation, message, record.resubmitted_from, record.resubmitted_as
     if message is None:
         return _gone(tx, queue, key, attempts), None, None, None
-    found = Generation(
+    generation = Generation(
         queue.path,
         where,
         sequence_of(main_key(key)),
@@ -97,7 +97,7 @@ def _look(tx: Transaction, queue: QueueRecord, key: int) -> _Found:
         to_datetime(message.enqueued),
         attempts,
     )
-    return found, message, None if row is None else row.resubmitted_from, None
+    return generation, message, None if row is None else row.resubmitted_from, None
 
 
 def _gone(tx: Transaction, queue: QueueRecord, key: int, attempts: tuple[Attempt, ...]) -> Generation:

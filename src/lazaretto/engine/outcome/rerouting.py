@@ -123,12 +123,12 @@ def move_dead_letters(
     """
     source, target = require_queue(tx, path), check_target(tx, path, to)
     keys = [lower_bound(source.queue_id) + number for number in dict.fromkeys(numbers)]
-    done = move_letters(tx, source, path, target, keys)
-    report = MoveReport({}, [Skipped(sequence_of(key), why) for key, why in done.skipped.items()])
-    count_letters(tx, actor, len(done.rows), "move")
-    if done.rows:
-        for key in done.rows:
-            new = done.sent.get(key)
+    result = move_letters(tx, source, path, target, keys)
+    report = MoveReport({}, [Skipped(sequence_of(key), why) for key, why in result.skipped.items()])
+    count_letters(tx, actor, len(result.rows), "move")
+    if result.rows:
+        for key in result.rows:
+            new = result.sent.get(key)
             report.moved[sequence_of(key)] = None if new is None else sequence_of(new)
         details = (
             (old, {"to": target.path, "new_sequence_number": new}) for old, new in report.moved.items()
@@ -153,42 +153,42 @@ def move_letters(
 
     `prepare`, `until`: as `send_back` has them. `sent` has no key of one that the queue could not deliver on.
     """
-    delivery, done = Router(tx), SentBack()
-    for row, record in _letters(tx, source, path, keys, done.skipped, until):
+    delivery, result = Router(tx), SentBack()
+    for row, record in _letters(tx, source, path, keys, result.skipped, until):
         key = main_key(row.key)
         try:
             edited = None if prepare is None else prepare(row, record)
         except LazarettoError as error:
-            done.skipped[key] = str(error)
+            result.skipped[key] = str(error)
             continue
         routed = revived(tx, row)
         if edited is not None:
             routed = _edited(tx, routed, edited, row)
-            done.edited.add(key)
+            result.edited.add(key)
         routed = _with_reason(routed, record, source)
         trouble = delivery.find_obstacle(target.path, routed)
         if trouble is None and target.options.requires_session and routed.session_id is None:
             why = f"Queue {target.path!r} requires sessions, and the message has no session id."
         elif trouble is None:
             delivery.admit(target, routed)
-            done.rows[key] = row
+            result.rows[key] = row
             continue
         elif stops_if_full and trouble.reason in _PASSING:
-            done.full = trouble.text
-            done.edited.discard(key)
+            result.full = trouble.text
+            result.edited.discard(key)
             break
         else:
             why = trouble.text
-        done.skipped[key] = why
-        done.edited.discard(key)
-    _go(tx, delivery, list(done.rows.values()))
-    if done.rows:
-        went = {key: delivery.rested.get(key) for key in done.rows}
-        done.sent = {key: new for key, new in went.items() if new is not None}
-        done.rewritten = set(went)
+        result.skipped[key] = why
+        result.edited.discard(key)
+    _go(tx, delivery, list(result.rows.values()))
+    if result.rows:
+        went = {key: delivery.rested.get(key) for key in result.rows}
+        result.sent = {key: new for key, new in went.items() if new is not None}
+        result.rewritten = set(went)
         tx.history.send_dead_letters(went, "moved")
         release_sessions(tx, list(went))
-    return done
+    return result
 
 
 def _edited(tx: Transaction, routed: RoutedMessage, new: NewMessage, row: MessageRow) -> RoutedMessage:
@@ -353,8 +353,8 @@ def _with_reason(routed: RoutedMessage, record: DeadLetterRecord, source: QueueR
     headers = decode_headers(routed.headers)
     why = {DEAD_LETTER_REASON: record.reason, DEAD_LETTER_DESCRIPTION: record.description}
     properties = {**headers.properties, **{name: text for name, text in why.items() if text is not None}}
-    for told in ({"properties": properties}, {}):
-        encoded = encode_headers(_replace(headers, dead_letter_source=source.path, **told))
+    for changes in ({"properties": properties}, {}):
+        encoded = encode_headers(_replace(headers, dead_letter_source=source.path, **changes))
         if len(encoded) <= MAX_HEADERS_SIZE:
             return _replace(routed, headers=encoded)
     return routed

@@ -70,12 +70,12 @@ def resubmit(
     refuse_sending(queue)
     keys = [lower_bound(queue.queue_id) + number for number in dict.fromkeys(numbers)]
     prepared = None if edit is None else functools.partial(_edited, tx, queue, edit)
-    done = send_back(tx, queue, path.subqueue, keys, prepared)
-    sent = {sequence_of(old): sequence_of(new) for old, new in done.sent.items()}
-    skipped = [Skipped(sequence_of(key), why) for key, why in done.skipped.items()]
+    result = send_back(tx, queue, path.subqueue, keys, prepared)
+    sent = {sequence_of(old): sequence_of(new) for old, new in result.sent.items()}
+    skipped = [Skipped(sequence_of(key), why) for key, why in result.skipped.items()]
     count_letters(tx, actor, len(sent), "resubmit")
     if sent:
-        edited = {sequence_of(key) for key in done.edited}
+        edited = {sequence_of(key) for key in result.edited}
         events = [(old, {"new_sequence_number": new, "edited": old in edited}) for old, new in sent.items()]
         note_all(tx, "resubmitted", [(queue, *event) for event in events])
         audit(tx, actor, "resubmit", queue.path, **name_numbers(sent), **(detail or {}))

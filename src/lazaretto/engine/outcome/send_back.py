@@ -69,9 +69,9 @@ def send_back(
     """
     rows = tx.rows([dead_key(key, subqueue) for key in keys])
     records = tx.history.some_dead_letters(keys)
-    held = holding(tx, queue, {main_key(row.key): row for row in rows.values()})
+    holds = holding(tx, queue, {main_key(row.key): row for row in rows.values()})
     reviver = Reviver(tx, queue)
-    done = SentBack()
+    result = SentBack()
     plain: dict[int, MessageRow] = {}
     replaced: list[MessageRow] = []
     instead: list[tuple[MessageRow, bytes]] = []
@@ -79,53 +79,53 @@ def send_back(
         row, record = rows.get(dead_key(key, subqueue)), records.get(key)
         why = find_obstacle(row, record, until)
         if why is not None:
-            done.skipped[key] = why
+            result.skipped[key] = why
             continue
         assert row is not None
         assert record is not None
         try:
             edited = None if prepare is None else prepare(row, record)
             live = reviver.live(row, edited)
-            session_id = decode_headers(row.headers).session_id if key in held else None
+            session_id = decode_headers(row.headers).session_id if key in holds else None
             in_place = session_id is not None and live.session_id == session_id
             if in_place and live.state == SCHEDULED:
                 raise NotAllowed("it cannot be scheduled, because its session waits for it")
         except LazarettoError as error:
-            done.skipped[key] = str(error)
+            result.skipped[key] = str(error)
             continue
-        new_key = done.sent[key] = key if in_place else _new_key(tx, queue, row, live)
-        done.rows[key] = row
+        new_key = result.sent[key] = key if in_place else _new_key(tx, queue, row, live)
+        result.rows[key] = row
         if live.headers is not row.headers:
-            done.rewritten.add(key)
+            result.rewritten.add(key)
         if in_place:
             live = _back_in_place(live, row)
-            done.held[key] = held[key]
+            result.held[key] = holds[key]
         if edited is None:
             plain[new_key] = live
         else:
-            done.edited.add(key)
+            result.edited.add(key)
             replaced.append(row)
             instead.append((_replace(live, key=new_key, body_id=None), edited.body))
     if replaced:
         tx.replace_messages(replaced, instead)
     if plain:
         tx.save_rows(plain)
-    if done.sent:
-        tx.history.send_dead_letters(done.sent, "resubmitted")
-        release_sessions(tx, list(done.sent))
+    if result.sent:
+        tx.history.send_dead_letters(result.sent, "resubmitted")
+        release_sessions(tx, list(result.sent))
         if forwards(queue):
-            _forward(tx, queue, done)
-    return done
+            _forward(tx, queue, result)
+    return result
 
 
-def _forward(tx: Transaction, queue: QueueRecord, done: SentBack) -> None:
-    for key, new_key in done.sent.items():
+def _forward(tx: Transaction, queue: QueueRecord, result: SentBack) -> None:
+    for key, new_key in result.sent.items():
         row = tx.row(new_key)
         if row is not None and row.state != SCHEDULED:
             at_rest = pass_on(tx, queue, row)
             if at_rest is not None:
-                done.forwarded[key] = at_rest
-                done.rewritten.add(key)
+                result.forwarded[key] = at_rest
+                result.rewritten.add(key)
 
 
 def _new_key(tx: Transaction, queue: QueueRecord, row: MessageRow, live: MessageRow) -> int:

@@ -53,8 +53,8 @@ def hold(tx: Transaction, queue: QueueRecord, session_id: str, record: HeldRecor
 def _store(tx: Transaction, queue_id: int, session_id: str, records: Iterable[HeldRecord]) -> None:
     first, *behind = sorted(records, key=lambda record: record.sequence_number)
     others = tuple(record for record in behind if record.mode is PoisonSession.PARK)
-    held = msgspec.json.encode(_replace(first, others=others)).decode()
-    tx.sessions.hold(queue_id, session_id, lower_bound(queue_id) + first.sequence_number, held)
+    encoded = msgspec.json.encode(_replace(first, others=others)).decode()
+    tx.sessions.hold(queue_id, session_id, lower_bound(queue_id) + first.sequence_number, encoded)
 
 
 def release_sessions(tx: Transaction, keys: Sequence[int]) -> None:
@@ -91,18 +91,18 @@ def holding(tx: Transaction, queue: QueueRecord, rows: Mapping[int, MessageRow])
         session_id = decode_headers(row.headers).session_id
         if session_id is not None:
             members.setdefault(session_id, []).append(key)
-    found: dict[int, HeldRecord] = {}
+    holds: dict[int, HeldRecord] = {}
     for session_id, held_by in _held_among(tx, queue.queue_id, members).items():
         records = {record.sequence_number: record for record in held_decoder.decode(held_by).all}
-        found |= {key: records[n] for key in members[session_id] if (n := sequence_of(key)) in records}
-    return found
+        holds |= {key: records[n] for key in members[session_id] if (n := sequence_of(key)) in records}
+    return holds
 
 
 def _held_among(tx: Transaction, queue_id: int, sessions: Iterable[str]) -> dict[str, str]:
     """Return what is stored of those of some sessions that are held."""
-    held = tx.sessions.held(lower_bound(queue_id), upper_bound(queue_id), _FEW + 1)
-    if len(held) <= _FEW:
-        by_id = {session.session_id: session.held_by for session in held}
+    holds = tx.sessions.held(lower_bound(queue_id), upper_bound(queue_id), _FEW + 1)
+    if len(holds) <= _FEW:
+        by_id = {session.session_id: session.held_by for session in holds}
     else:
         records = ((session_id, tx.sessions.find(queue_id, session_id)) for session_id in sessions)
         by_id = {

@@ -142,14 +142,14 @@ class Advance(Operation[Step]):
         return Step(course.phase, False, letters, finished, time.perf_counter() - began)
 
     def _look_at_outcomes(self, course: Course) -> int:
-        found = course.tx.repairs.finished(self.repair, _OUTCOMES)
-        if found:
-            processed, failed = [k for k, died in found if not died], [k for k, died in found if died]
+        outcomes = course.tx.repairs.finished(self.repair, _OUTCOMES)
+        if outcomes:
+            processed, failed = [k for k, died in outcomes if not died], [k for k, died in outcomes if died]
             course.tx.repairs.set_outcomes(self.repair, {PROCESSED: processed, FAILED: failed})
-            course.pace = course.pace.after(not died for _, died in found)
+            course.pace = course.pace.after(not died for _, died in outcomes)
             record = course.record
             course.change(processed=record.processed + len(processed), failed=record.failed + len(failed))
-        return len(found)
+        return len(outcomes)
 
     def _canary(self, course: Course) -> int:
         record, plan, tx = course.record, course.plan, course.tx
@@ -193,9 +193,9 @@ class Advance(Operation[Step]):
         keys = next_letters(course, number, end, self.edits)
         if self.edits is not None:
             # What was not edited yet is left to the next step.
-            known = [key in self.edits for key in keys]
-            if False in known:
-                keys = [] if divides_units(course) else keys[: known.index(False)]
+            edited = [key in self.edits for key in keys]
+            if False in edited:
+                keys = [] if divides_units(course) else keys[: edited.index(False)]
         if keys:
             full = send_letters(course, queue, keys, self.edits)
             if full is not None:
@@ -209,11 +209,11 @@ class Advance(Operation[Step]):
             bottom = _first_of_unit(course, bottom, top)
         # Newest first, so that what is left in the queue is what came before.
         keys = course.members(bottom, top)
-        done = take_back(course, keys) if keys else 0
+        count = take_back(course, keys) if keys else 0
         course.change(taken_back=bottom)
         if bottom == 0:
             course.go(RepairEvent.TAKEN_BACK, course.tx.worker)
-        return done
+        return count
 
 
 def _is_late(course: Course) -> bool:
@@ -284,11 +284,11 @@ def _sessions(
 ) -> Iterator[tuple[int, str | None]]:
     """Yield letters with the sessions that they are sent in, GONE for those that are no letters any more."""
     places = {key: dead_key(key, subqueue_at(course.record.subqueue)) for key in keys}
-    found = sessions_of(course.tx, places.values())
+    sessions = sessions_of(course.tx, places.values())
     for key, place in places.items():
         new = None if edits is None else edits.get(key)
-        moved = isinstance(new, NewMessage) and place in found
-        yield key, new.session_id if isinstance(new, NewMessage) and moved else found.get(place, GONE)
+        moved = isinstance(new, NewMessage) and place in sessions
+        yield key, new.session_id if isinstance(new, NewMessage) and moved else sessions.get(place, GONE)
 
 
 def _first_of_unit(course: Course, bottom: int, top: int) -> int:
@@ -316,9 +316,9 @@ def _sent_sessions(course: Course, first: int, last: int) -> list[tuple[int, str
     """Return the places of letters with the sessions that they were sent in, GONE for those that left."""
     keys, tx = course.members(first, last), course.tx
     sent = {item.key: item.new_key for item in tx.repairs.items(course.record.repair, keys)}
-    found = sessions_of(tx, [key for key in sent.values() if key is not None])
+    sessions = sessions_of(tx, [key for key in sent.values() if key is not None])
     return [
-        (place, GONE if (new_key := sent.get(key)) is None else found.get(new_key, GONE))
+        (place, GONE if (new_key := sent.get(key)) is None else sessions.get(new_key, GONE))
         for place, key in enumerate(keys, first)
     ]
 

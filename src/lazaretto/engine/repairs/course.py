@@ -41,16 +41,16 @@ def next_headers(tx: Transaction, record: RepairRecord, most: int) -> list[bytes
     course = Course.of(tx, record)
     keys = course.members(record.position, min(record.position + most, record.letters))
     subqueue = subqueue_at(record.subqueue)
-    found = tx.repairs.headers([dead_key(key, subqueue) for key in keys])
-    return [found.get(dead_key(key, subqueue)) for key in keys]
+    headers = tx.repairs.headers([dead_key(key, subqueue) for key in keys])
+    return [headers.get(dead_key(key, subqueue)) for key in keys]
 
 
 def find_repair(tx: Transaction, name: str) -> RepairRecord:
     """Return a repair by its name. Raises RepairNotFound."""
-    found = tx.repairs.named(name)
-    if found is None:
+    repair = tx.repairs.named(name)
+    if repair is None:
         raise RepairNotFound(f"no repair {shown(name)}; `lazaretto repair list` lists them")
-    return found
+    return repair
 
 
 @dataclasses.dataclass(slots=True)
@@ -111,15 +111,15 @@ class Course:
 
     def _log(self, event: RepairEvent, actor: str, why: str | None, detail: dict[str, Any]) -> None:
         record = self.record
-        told = {"repair": record.name, "phase": record.phase, **({} if why is None else {"why": why})}
+        details = {"repair": record.name, "phase": record.phase, **({} if why is None else {"why": why})}
         counts = {
             "letters": record.letters, "numbers": f"{self.plan.first}-{self.plan.last}", "sent": record.sent,
             "skipped": record.skipped, "undone": record.undone,
         }  # fmt: skip
-        event_detail = msgspec.json.encode({**told, **counts}).decode()
+        event_detail = msgspec.json.encode({**details, **counts}).decode()
         self.tx.history.insert_events("repair_changed", [NewEvent(record.path, None, event_detail)])
-        tell_event(self.tx, "repair_changed", record.path, None, told | counts, warn=event in _WARNED)
-        audit(self.tx, actor, f"repair: {event.value}", record.path, **told, **counts, **detail)
+        tell_event(self.tx, "repair_changed", record.path, None, details | counts, warn=event in _WARNED)
+        audit(self.tx, actor, f"repair: {event.value}", record.path, **details, **counts, **detail)
 
     def save(self) -> None:
         """Store how it stands."""

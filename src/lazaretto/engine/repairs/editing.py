@@ -74,12 +74,12 @@ def letters_at(
         dead = {key: dead_key(key, subqueue_at(record.subqueue)) for key in keys}
         sizes = tx.sizes_of(list(dead.values()))
         keys = list(next(in_parts(keys, {key: sizes.get(dead[key], 0) for key in keys}, room), ()))
-    known = tx.history.some_dead_letters(keys)
-    records = [known[key] for key in keys if key in known and _waits(known[key], record)]
-    found = messages_of(tx, records) if messages else {}
+    letters = tx.history.some_dead_letters(keys)
+    records = [letters[key] for key in keys if key in letters and _waits(letters[key], record)]
+    messages_by_key = messages_of(tx, records) if messages else {}
     if messages:
-        records = [letter for letter in records if letter.key in found]
-    return queue, keys, {r.key: letter_of(tx, queue, r, found.get(r.key)) for r in records}
+        records = [letter for letter in records if letter.key in messages_by_key]
+    return queue, keys, {r.key: letter_of(tx, queue, r, messages_by_key.get(r.key)) for r in records}
 
 
 def _waits(letter: DeadLetterRecord, repair: RepairRecord) -> bool:
@@ -112,18 +112,18 @@ def sessions_after(
     tx: Transaction, queue: QueueRecord, subqueue: Subqueue, editor: LetterEditor, keys: Sequence[int]
 ) -> dict[int, str | None]:
     """Return the sessions that an edit puts letters in, by key, where it changes something."""
-    found: dict[int, str | None] = {}
+    sessions: dict[int, str | None] = {}
     dead = [dead_key(key, subqueue) for key in keys]
     for part in in_parts(dead, tx.sizes_of(dead), ROOM_OF_LETTERS):
         check()
-        known = tx.history.some_dead_letters([main_key(key) for key in part])
-        messages = messages_of(tx, known.values())
+        records = tx.history.some_dead_letters([main_key(key) for key in part])
+        messages = messages_of(tx, records.values())
         letters = {
             key: letter_of(tx, queue, record, messages[key])
-            for key, record in known.items()
+            for key, record in records.items()
             if key in messages
         }
         for key, new in zip(letters, editor(list(letters.values())), strict=True):
             if isinstance(new, NewMessage):
-                found[key] = new.session_id
-    return found
+                sessions[key] = new.session_id
+    return sessions

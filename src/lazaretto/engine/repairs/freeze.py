@@ -73,14 +73,14 @@ def freeze(
         if not page:
             break
         looked_at = 0
-        for found in tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page):
-            looked_at += len(found)
-            some, of_prints, times = zip(*found, strict=True)
+        for frozen in tx.repairs.frozen(which.criteria(tx, queue, path.subqueue, after), page):
+            looked_at += len(frozen)
+            some, of_prints, times = zip(*frozen, strict=True)
             after = sequence_of(some[-1])
             selected = which.selects(tx, path.subqueue, some)
             if len(selected) < len(some):
-                known = set(selected)
-                chosen_ = [row for row in found if row[0] in known]
+                numbers = set(selected)
+                chosen_ = [row for row in frozen if row[0] in numbers]
                 some, of_prints, times = zip(*chosen_, strict=True) if chosen_ else ((), (), ())
             if some:
                 keys.extend(some)
@@ -130,8 +130,8 @@ def _hash(key: int) -> int:
 class _Few:
     """Chooses some letters: in turn those of each fingerprint, the lowest hash first."""
 
-    def __init__(self, wanted: int) -> None:
-        self._wanted = wanted
+    def __init__(self, most: int) -> None:
+        self._wanted = most
         #: The lowest hashes of the letters of each fingerprint.
         self._lowest: dict[int | None, list[int]] = {}
 
@@ -147,20 +147,20 @@ class _Few:
             for hashed, print_ in zip(hashes, prints, strict=True):
                 alike.setdefault(print_, []).append(hashed)
         for print_, theirs in alike.items():
-            known = self._lowest.get(print_, [])
-            self._lowest[print_] = heapq.nsmallest(self._wanted, itertools.chain(known, theirs))
+            lowest = self._lowest.get(print_, [])
+            self._lowest[print_] = heapq.nsmallest(self._wanted, itertools.chain(lowest, theirs))
 
     def chosen(self, number: int) -> list[int]:
         """Return the chosen ones of a number of letters, in their order."""
         groups = [[hash_ * _BACK & _MASK for hash_ in lowest] for lowest in self._lowest.values()]
         groups.sort(key=len, reverse=True)
         turns = (group[turn] for turn in range(self._wanted) for group in groups if turn < len(group))
-        found: list[int] = []
+        numbers: list[int] = []
         for key in turns:
-            if len(found) >= min(self._wanted, number):
+            if len(numbers) >= min(self._wanted, number):
                 break
-            found.append(key)
-        return sorted(found)
+            numbers.append(key)
+        return sorted(numbers)
 
 
 def _by_session(
@@ -208,16 +208,16 @@ def _hash_of(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
-def _some_sessions(sizes: Sequence[int], wanted: int) -> list[int]:
+def _some_sessions(sizes: Sequence[int], most: int) -> list[int]:
     """Return sessions that have as many letters as wanted together, or a few less; at least one."""
-    if not wanted or not sizes:
+    if not most or not sizes:
         return []
-    found: list[int] = []
-    left = wanted
+    numbers: list[int] = []
+    room = most
     for number in sorted(range(len(sizes)), key=_hash):
-        if sizes[number] <= left:
-            found.append(number)
-            left -= sizes[number]
-            if not left:
+        if sizes[number] <= room:
+            numbers.append(number)
+            room -= sizes[number]
+            if not room:
                 break
-    return sorted(found) or [min(range(len(sizes)), key=lambda number: (sizes[number], _hash(number)))]
+    return sorted(numbers) or [min(range(len(sizes)), key=lambda number: (sizes[number], _hash(number)))]

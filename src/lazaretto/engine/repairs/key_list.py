@@ -55,8 +55,8 @@ def unpack(part: bytes) -> array[int]:
 
 def members(read: Callable[[int], bytes], first: int, last: int) -> list[int]:
     """Return the members from the place `first` to the one before `last`. `read`: gives a stored part."""
-    found: list[int] = []
+    keys: list[int] = []
     for number in range(first // PART, (last - 1) // PART + 1):
         start = number * PART
-        found += unpack(read(number))[max(0, first - start) : last - start]
-    return found
+        keys += unpack(read(number))[max(0, first - start) : last - start]
+    return keys

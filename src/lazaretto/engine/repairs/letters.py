@@ -97,35 +97,35 @@ def send_letters(
     originals = _originals(tx, keys, subqueue, edits)
     prepared = None if edits is None else prepare
     if course.plan.to is None:
-        done = send_back(tx, queue, subqueue, keys, prepared, course.plan.frozen_at)
+        result = send_back(tx, queue, subqueue, keys, prepared, course.plan.frozen_at)
     else:
         path = EntityPath(queue.path, subqueue)
         target = check_target(tx, path, EntityPath.parse(course.plan.to))
         until = course.plan.frozen_at
-        done = move_letters(tx, queue, path, target, keys, prepared, until, stops_if_full=True)
-    items = [_item(course, done, key) for key in done.sent]
+        result = move_letters(tx, queue, path, target, keys, prepared, until, stops_if_full=True)
+    items = [_item(course, result, key) for key in result.sent]
     # The queue that these went to could not send them on: they are its dead letters.
-    lost = [RepairItem(key, None, 0, None, None, FAILED) for key in done.rows if key not in done.sent]
+    lost = [RepairItem(key, None, 0, None, None, FAILED) for key in result.rows if key not in result.sent]
     items += lost
-    items += [RepairItem(key, None, 0, None, why, SKIPPED) for key, why in done.skipped.items()]
+    items += [RepairItem(key, None, 0, None, why, SKIPPED) for key, why in result.skipped.items()]
     if items:
         tx.repairs.add_items(record.repair, items)
-    tx.repairs.add_originals(record.repair, [originals[key] for key in done.edited])
+    tx.repairs.add_originals(record.repair, [originals[key] for key in result.edited])
     course.change(
-        sent=record.sent + len(done.rows),
-        skipped=record.skipped + len(done.skipped) + len(excluded),
+        sent=record.sent + len(result.rows),
+        skipped=record.skipped + len(result.skipped) + len(excluded),
         failed=record.failed + len(lost),
         position=record.position + len(items) + len(excluded),
     )
-    return done.full
+    return result.full
 
 
-def _item(course: Course, done: SentBack, key: int) -> RepairItem:
-    row, new_key = done.rows[key], done.forwarded.get(key, done.sent[key])
-    held, session_id, held_by = done.held.get(key), None, None
-    if held is not None:
-        session_id, held_by = decode_headers(row.headers).session_id, msgspec.json.encode(held).decode()
-    same = key not in done.rewritten
+def _item(course: Course, result: SentBack, key: int) -> RepairItem:
+    row, new_key = result.rows[key], result.forwarded.get(key, result.sent[key])
+    hold, session_id, held_by = result.held.get(key), None, None
+    if hold is not None:
+        session_id, held_by = decode_headers(row.headers).session_id, msgspec.json.encode(hold).decode()
+    same = key not in result.rewritten
     before = Before(
         same_headers=same, headers=None if same else row.headers, session_id=session_id, held_by=held_by,
         **{name: getattr(row, name) for name in _STANDING},
@@ -143,8 +143,8 @@ def _originals(
     changed = [key for key in keys if isinstance((edits or {}).get(key), NewMessage)]
     if not changed:
         return {}
-    found = tx.peek_keys([dead_key(key, subqueue) for key in changed])
-    return {main_key(m.key): Original(main_key(m.key), m.message_id, m.body) for m in found}
+    letters = tx.peek_keys([dead_key(key, subqueue) for key in changed])
+    return {main_key(m.key): Original(main_key(m.key), m.message_id, m.body) for m in letters}
 
 
 # -- taking back ---------------------------------------------------------------------------------

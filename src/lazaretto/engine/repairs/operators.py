@@ -69,13 +69,13 @@ class SaveRepair(Operation[RepairRecord]):
             ),
             self.frozen.keys.parts,
         )
-        told: dict[str, Any] = {
+        details: dict[str, Any] = {
             "repair": name, "letters": record.letters, "numbers": f"{self.plan.first}-{self.plan.last}",
             "filter": self.plan.which, "digest": self.plan.digest,
         }  # fmt: skip
-        told |= {"to": self.plan.to} if self.plan.to else {}
-        told |= {"edit": self.plan.edit_digest} if self.plan.edit_digest else {}
-        audit(tx, self.actor, "repair: plan", queue.path, **told)
+        details |= {"to": self.plan.to} if self.plan.to else {}
+        details |= {"edit": self.plan.edit_digest} if self.plan.edit_digest else {}
+        audit(tx, self.actor, "repair: plan", queue.path, **details)
         return record
 
 
@@ -133,8 +133,8 @@ def _require_second_person(tx: Transaction, course: Course, event: RepairEvent, 
     """
     planner = course.record.actor
     shared = identities(behind(actor)) & identities([planner, *course.plan.planners])
-    left = course.record.letters - course.record.position
-    count = {RepairEvent.APPLY: left, RepairEvent.TRY_FEW: min(left, course.plan.canary)}.get(event, 0)
+    rest = course.record.letters - course.record.position
+    count = {RepairEvent.APPLY: rest, RepairEvent.TRY_FEW: min(rest, course.plan.canary)}.get(event, 0)
     most = letters_left(tx, actor) if shared and count else None
     if most is not None and count > most:
         why = "who planned it"
@@ -237,17 +237,17 @@ def repair_status(tx: Transaction, record: RepairRecord) -> RepairStatus:
 
 def _estimate(record: RepairRecord, pace: Pace, now: int) -> float | None:
     """Return in how many seconds all letters will be sent, at the speed so far."""
-    left, done = record.letters - record.position, record.position - pace.start
-    if record.phase != Phase.APPLYING.value or done <= 0 or now <= record.changed:
+    rest, count = record.letters - record.position, record.position - pace.start
+    if record.phase != Phase.APPLYING.value or count <= 0 or now <= record.changed:
         return None
-    return left * (now - record.changed) / MICROSECONDS / done
+    return rest * (now - record.changed) / MICROSECONDS / count
 
 
 def _counts(tx: Transaction, record: RepairRecord) -> RepairCounts:
-    found = {"waiting": 0, "processed": 0, "failed": 0, "undone": 0}
+    counts = {"waiting": 0, "processed": 0, "failed": 0, "undone": 0}
     for outcome, died, state, number in tx.repairs.count(record.repair):
-        found[_outcome(outcome, died, state)] += number
-    return RepairCounts(left=record.letters - record.position, skipped=record.skipped, **found)
+        counts[_outcome(outcome, died, state)] += number
+    return RepairCounts(left=record.letters - record.position, skipped=record.skipped, **counts)
 
 
 def _outcome(outcome: str | None, died: bool, state: int | None) -> str:
@@ -274,7 +274,7 @@ def repaired_letters(
         )
     else:
         items = tx.repairs.standings(repair, after, limit, failed=failed)
-    found = []
+    letters = []
     paths: dict[int, str | None] = {}
     for standing in items:
         item = standing.item
@@ -286,7 +286,7 @@ def repaired_letters(
                 queue = tx.queues.by_id(number)
                 paths[number] = None if queue is None else queue.path
             target = paths[number]
-        found.append(
+        letters.append(
             RepairedLetter(
                 sequence_number=sequence_of(item.key),
                 outcome=SKIPPED if item.why else _outcome(item.outcome, standing.died, standing.state),
@@ -295,4 +295,4 @@ def repaired_letters(
                 queue=target,
             )
         )
-    return found, after
+    return letters, after

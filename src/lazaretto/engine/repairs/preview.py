@@ -66,8 +66,8 @@ def preview(look: Look, name: str, editor: LetterEditor | None, wanted: int | No
     An edit is applied between two reads, because a function may take its time.
     """
     record = look(lambda tx: find_repair(tx, name))
-    found = _Look(record)
-    look(found.begin)
+    sample = _Look(record)
+    look(sample.begin)
     for first, last in places(record.letters, wanted):
         while first < last:
             # Without an edit nobody asks what the messages are.
@@ -77,10 +77,10 @@ def preview(look: Look, name: str, editor: LetterEditor | None, wanted: int | No
             queue, keys, letters = look(read)
             edits = None if editor is None or queue is None else edit_letters(editor, queue, keys, letters)
             if edits is not None:
-                found.show(letters, edits)
-            look(functools.partial(found.at, keys=keys, edits=edits))
+                sample.show(letters, edits)
+            look(functools.partial(sample.at, keys=keys, edits=edits))
             first += len(keys)
-    return found.result()
+    return sample.result()
 
 
 class _Look:

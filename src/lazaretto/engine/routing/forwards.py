@@ -36,8 +36,8 @@ def check_destinations(tx: Transaction, path: EntityPath, options: QueueOptions)
         destination = getattr(options, name)
         if destination is None:
             continue
-        found = tx.queues.by_path(destination.lower())
-        if found is None and destination.lower() != path.key:
+        target = tx.queues.by_path(destination.lower())
+        if target is None and destination.lower() != path.key:
             plain = f"no queue or topic exists at {destination!r} ({name})"
             raise no_entity(tx, plain, destination, [EntityKind.QUEUE, EntityKind.TOPIC])
     if options.forward_to is not None:
@@ -86,18 +86,18 @@ def places_behind(tx: Transaction, path: str) -> set[str]:
 
     It also follows dead letters that are forwarded, since any message can become one.
     """
-    found, left = {path}, [tx.queues.by_path(path.lower())]
-    while left:
-        queue = left.pop()
+    paths, queues = {path}, [tx.queues.by_path(path.lower())]
+    while queues:
+        queue = queues.pop()
         if queue is None:
             continue
         further = [queue.options.forward_to, queue.options.forward_dead_lettered_messages_to]
         if queue.kind is EntityKind.TOPIC:
             further += [one.path for one in tx.topics.subscriptions(queue.queue_id)]
-        new = {one for one in further if one is not None and one not in found}
-        found |= new
-        left += [tx.queues.by_path(one.lower()) for one in new]
-    return found
+        new = {one for one in further if one is not None and one not in paths}
+        paths |= new
+        queues += [tx.queues.by_path(one.lower()) for one in new]
+    return paths
 
 
 def touch(tx: Transaction, queue: QueueRecord) -> None:

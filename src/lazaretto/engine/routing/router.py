@@ -119,8 +119,8 @@ class Router:
             and queue is not None
             and queue.kind is EntityKind.TOPIC
         ):
-            known = self._subscribers_of(queue)
-            if not known.everyone and not self._wanted(known, routed)[0]:
+            subscribers = self._subscribers_of(queue)
+            if not subscribers.everyone and not self._wanted(subscribers, routed)[0]:
                 # A topic drops messages that match no rule. A former dead letter must not be dropped.
                 return not_taken(UNMATCHED_REASON, f"No subscription of the topic {queue.path!r} matches it.")
         return undeliverable
@@ -135,11 +135,11 @@ class Router:
     # -- topics ---------------------------------------------------------------------------------
 
     def _publish(self, topic: QueueRecord, routed: RoutedMessage) -> None:
-        known = self._subscribers_of(topic)
-        wanted, ignored = self._wanted(known, routed)
+        subscribers = self._subscribers_of(topic)
+        copies, ignored = self._wanted(subscribers, routed)
         for queue, error in ignored:
             note(self._tx, "filter_failed", queue, routed.origin, error=str(error))
-        number = len(known.everyone) + len(wanted)
+        number = len(subscribers.everyone) + len(copies)
         if not number:
             self._unmatched[topic.queue_id] = self._unmatched.get(topic.queue_id, 0) + 1
             return
@@ -149,10 +149,10 @@ class Router:
             body_id = self._tx.bodies.take_id()
             self._bodies[body_id] = routed.body
             routed = _replace(routed, body=None, body_id=body_id)
-        if known.everyone:
+        if subscribers.everyone:
             # Uses a number that no queue has, which stands for all of these queues.
-            self._rest_in(-topic.queue_id, known.everyone, routed)
-        for queue, copy, failed in wanted:
+            self._rest_in(-topic.queue_id, subscribers.everyone, routed)
+        for queue, copy, failed in copies:
             if failed is not None:
                 undeliverable = Undeliverable(FILTER_REASON, str(failed), failure=failure_of(failed))
                 self._undelivered.append((queue, routed, undeliverable))
@@ -163,24 +163,24 @@ class Router:
 
     def recipients(self, topic: QueueRecord, routed: RoutedMessage) -> list[QueueRecord]:
         """Return the subscriptions whose rules match a message, once for each copy."""
-        known = self._subscribers_of(topic)
-        return [*known.everyone, *(queue for queue, _, _ in self._wanted(known, routed)[0])]
+        subscribers = self._subscribers_of(topic)
+        return [*subscribers.everyone, *(queue for queue, _, _ in self._wanted(subscribers, routed)[0])]
 
     def _subscribers_of(self, topic: QueueRecord) -> Subscribers:
-        known = self._subscribers.get(topic.queue_id)
-        if known is None:
-            known = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
-        return known
+        cached = self._subscribers.get(topic.queue_id)
+        if cached is None:
+            cached = self._subscribers[topic.queue_id] = subscribers(self._tx, topic)
+        return cached
 
     def _body_of(self, routed: RoutedMessage) -> bytes | None:
         if routed.body is not None or routed.body_id is None:
             return routed.body
         # A body that is shared in this commit is stored at its end.
-        known = self._bodies.get(routed.body_id)
-        return self._tx.bodies.find(routed.body_id) if known is None else known
+        body = self._bodies.get(routed.body_id)
+        return self._tx.bodies.find(routed.body_id) if body is None else body
 
     def _wanted(
-        self, known: Subscribers, routed: RoutedMessage
+        self, subscribers: Subscribers, routed: RoutedMessage
     ) -> tuple[
         list[tuple[QueueRecord, Copy | None, FilterError | None]], list[tuple[QueueRecord, FilterError]]
     ]:
@@ -188,24 +188,24 @@ class Router:
 
         And those that cannot say it and leave such messages out.
         """
-        wanted: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
+        copies: list[tuple[QueueRecord, Copy | None, FilterError | None]] = []
         ignored: list[tuple[QueueRecord, FilterError]] = []
-        if not known.asks:
-            return wanted, ignored
+        if not subscribers.asks:
+            return copies, ignored
         headers = decode_headers(routed.headers)
         view = MessageView(
             headers, routed.message_id, enqueued=self._tx.now, size=routed.size,
             body=lambda: self._body_of(routed),
         )  # fmt: skip
-        for queue, rules in known.concerned(view):
+        for queue, rules in subscribers.concerned(view):
             try:
-                wanted += [(queue, copy, None) for copy in rules.copies(view)]
+                copies += [(queue, copy, None) for copy in rules.copies(view)]
             except FilterError as error:
                 if queue.options.dead_letter_on_filter_errors:
-                    wanted.append((queue, None, error))
+                    copies.append((queue, None, error))
                 else:
                     ignored.append((queue, error))
-        return wanted, ignored
+        return copies, ignored
 
     def _enter_changed(self, queue: QueueRecord, routed: RoutedMessage, changed: MessageView) -> None:
         encoded = encode_headers(changed.headers)
@@ -305,9 +305,9 @@ def refusal(tx: Transaction, destination: str, size: int, growth: int = 0) -> Un
         text = f"The destination {queue.path!r} takes at most {limit} bytes, the message has {size}."
         return not_taken(SIZE_REASON, text)
     if most is not None:
-        held = tx.queues.size(queue.queue_id) + growth
-        if held + size > most:
-            text = f"The destination {queue.path!r} is full: it holds {held} of {most} bytes."
+        total = tx.queues.size(queue.queue_id) + growth
+        if total + size > most:
+            text = f"The destination {queue.path!r} is full: it holds {total} of {most} bytes."
             return not_taken(FULL_REASON, text)
     return None
 

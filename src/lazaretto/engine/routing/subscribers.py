@@ -44,13 +44,13 @@ class Subscribers:
 
     def concerned(self, view: MessageView) -> list[tuple[QueueRecord, CompiledRules]]:
         """Return the other subscriptions that may match a message, in order."""
-        found = self._asked
+        matches = self._asked
         for name, by_value in self._wanted.items():
             value = view.get(*name)
-            known = by_value.get((type(value), value))
-            if known:
-                found = sorted([*found, *known], key=_PLACE)
-        return [(self.records[place], rules) for place, rules in found]
+            exact = by_value.get((type(value), value))
+            if exact:
+                matches = sorted([*matches, *exact], key=_PLACE)
+        return [(self.records[place], rules) for place, rules in matches]
 
 
 def _keeps_as_it_is(record: QueueRecord) -> bool:
@@ -68,9 +68,9 @@ _MOST_KNOWN = 64
 def subscribers(tx: Transaction, topic: QueueRecord) -> Subscribers:
     """Return a topic's subscriptions; the same object as long as nothing has changed."""
     records = tx.topics.subscriptions(topic.queue_id)
-    known = _known.get(id(records))
-    if known is None or known[0] is not records:
-        known = _known[id(records)] = records, Subscribers(records)
+    cached = _known.get(id(records))
+    if cached is None or cached[0] is not records:
+        cached = _known[id(records)] = records, Subscribers(records)
         while len(_known) > _MOST_KNOWN:
             _known.popitem(last=False)
-    return known[1]
+    return cached[1]

@@ -59,9 +59,9 @@ class Take(Operation[Handover | EntityError | None]):
     foreseeable = True
 
     def run(self, tx: Transaction) -> Handover | EntityError | Again | None:
-        found = self._take(tx)
-        self.handed = found if isinstance(found, Handover) else None
-        return found
+        handover = self._take(tx)
+        self.handed = handover if isinstance(handover, Handover) else None
+        return handover
 
     def start(self, tx: Transaction) -> Callable[[], Handover | Again | None] | None:
         self.handed = None
@@ -77,11 +77,11 @@ class Take(Operation[Handover | EntityError | None]):
         self.handed = Handover(lock, (), {})
 
         def answer() -> Handover | Again | None:
-            found = leased()
-            if isinstance(found, Again) or not found.messages:
+            handover = leased()
+            if isinstance(handover, Again) or not handover.messages:
                 self.handed = None
-                return found if isinstance(found, Again) else None
-            self.handed = Handover(lock, put_lock(tx, found.messages, lock), found.past)
+                return handover if isinstance(handover, Again) else None
+            self.handed = Handover(lock, put_lock(tx, handover.messages, lock), handover.past)
             return self.handed
 
         return answer
@@ -109,16 +109,16 @@ class Take(Operation[Handover | EntityError | None]):
         if way is None:
             return None
         limit, probed = self._fitting(tx, queue, way.limit), way.after
-        found = Receive(self.path, limit, self.session, after=probed).run(tx)
-        if probed and not found:
-            found = Receive(self.path, limit, self.session).run(tx)
-        if isinstance(found, EntityError | Again):
-            return found
-        if not found:
+        received = Receive(self.path, limit, self.session, after=probed).run(tx)
+        if probed and not received:
+            received = Receive(self.path, limit, self.session).run(tx)
+        if isinstance(received, EntityError | Again):
+            return received
+        if not received:
             return None
-        lock = found[0].lock
+        lock = received[0].lock
         assert lock is not None
-        keys = [message.key for message in found]
+        keys = [message.key for message in received]
         queue_id = queue.queue_id
         tx.workers.insert_lease(
             LeaseRecord(lock.token, tx.worker, queue_id, lock.session_id, keys, self.started)
@@ -128,8 +128,8 @@ class Take(Operation[Handover | EntityError | None]):
             outage = state.fingerprint
             if queue.options.breaker is not None:
                 save_breaker(tx, queue, probing(queue.options.breaker, state, keys[-1], tx.now))
-        past = {m.key: past_of(tx, m) for m in found if m.deliveries > 1}
-        return Handover(lock, found, past, any(m.suspect for m in found), outage)
+        past = {m.key: past_of(tx, m) for m in received if m.deliveries > 1}
+        return Handover(lock, received, past, any(m.suspect for m in received), outage)
 
     def _fitting(self, tx: Transaction, queue: QueueRecord, limit: int) -> int:
         """Return how many messages to take; count waiting ones only if shares or sizes matter."""

@@ -81,8 +81,8 @@ _Held = dict[tuple[str, str | None], list[int]]
 
 def list_workers(tx: Transaction) -> list[Worker]:
     """Return all known workers, by name; not processes that take nothing, such as servers without clients."""
-    held, looked_at_all = _held_by_receivers(tx)
-    found = []
+    by_process, looked_at_all = _held_by_receivers(tx)
+    workers = []
     for record in tx.workers.all():
         holds: list[HeldMessages] = []
         handed: set[tuple[str, int | str]] = set()
@@ -94,7 +94,7 @@ def list_workers(tx: Transaction) -> list[Worker]:
                 handed |= {(queue.path, number) for number in numbers}
                 if lease.session_id is not None:
                     handed.add((queue.path, lease.session_id))
-        own, complete = _without(held.get(record.worker, {}), handed)
+        own, complete = _without(by_process.get(record.worker, {}), handed)
         alive = record.died is None and not tx.workers.is_dead(record.worker)
         worker = Worker(
             record.worker,
@@ -108,28 +108,28 @@ def list_workers(tx: Transaction) -> list[Worker]:
         )
         # Those of an older version have not said what they take.
         if worker.takers or worker.holds or not alive or record.takers is None:
-            found.append(worker)
-    return found
+            workers.append(worker)
+    return workers
 
 
 def _takers(record: WorkerRecord) -> tuple[MessageTaker, ...]:
-    found = msgspec.json.decode(record.takers or "[]", type=list[TakerRecord])
+    records = msgspec.json.decode(record.takers or "[]", type=list[TakerRecord])
     return tuple(
         MessageTaker(one.queue, one.kind, one.name, to_datetime(one.since), to_datetime(one.seen))
-        for one in found
+        for one in records
     )
 
 
-def _without(held: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[HeldMessages], bool]:
+def _without(by_place: _Held, handed: set[tuple[str, int | str]]) -> tuple[list[HeldMessages], bool]:
     """Return what receivers hold beyond what was handed to a service host, and whether that is all of it."""
-    found, left = [], _MOST
-    for (path, session_id), keys in sorted(held.items(), key=lambda item: (item[0][0], item[0][1] or "")):
+    messages, room = [], _MOST
+    for (path, session_id), keys in sorted(by_place.items(), key=lambda item: (item[0][0], item[0][1] or "")):
         numbers = sorted(n for n in set(map(sequence_of, keys)) if (path, n) not in handed)
-        told = numbers[: max(left, 0)]
-        left -= len(numbers)
-        if told or (not numbers and session_id is not None and (path, session_id) not in handed):
-            found.append(HeldMessages(path, session_id, tuple(told), started=True))
-    return found, left >= 0
+        shown = numbers[: max(room, 0)]
+        room -= len(numbers)
+        if shown or (not numbers and session_id is not None and (path, session_id) not in handed):
+            messages.append(HeldMessages(path, session_id, tuple(shown), started=True))
+    return messages, room >= 0
 
 
 def _process_of(holder: str) -> str:
@@ -138,7 +138,7 @@ def _process_of(holder: str) -> str:
 
 def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:
     """Return what each process has locked, and whether all was looked at."""
-    found: dict[str, _Held] = defaultdict(lambda: defaultdict(list))
+    by_process: dict[str, _Held] = defaultdict(lambda: defaultdict(list))
     paths: dict[int, str | None] = {}
 
     def path_of(queue_id: int) -> str | None:
@@ -151,10 +151,10 @@ def _held_by_receivers(tx: Transaction) -> tuple[dict[str, _Held], bool]:
     for worker, key in holders:
         path = path_of(queue_of(key))
         if worker is not None and path is not None:
-            found[_process_of(worker)][str(EntityPath(path, subqueue_of(key))), None].append(key)
+            by_process[_process_of(worker)][str(EntityPath(path, subqueue_of(key))), None].append(key)
     sessions = tx.workers.session_holders(_LOOKED_AT)
     for worker, message, queue_id, session_id in sessions:
         path = path_of(queue_id)
         if path is not None:
-            found[_process_of(worker)][path, session_id] += [] if message is None else [message]
-    return found, max(len(holders), len(sessions)) < _LOOKED_AT
+            by_process[_process_of(worker)][path, session_id] += [] if message is None else [message]
+    return by_process, max(len(holders), len(sessions)) < _LOOKED_AT

@@ -63,13 +63,13 @@ def _bodies(old: bytes, new: bytes) -> Iterator[str]:
     except Misfit:
         yield from _texts(old, new)
         return
-    found = _values(before, begin_of(before), after, begin_of(after), ())
-    first = next(found, None)
+    differences = _values(before, begin_of(before), after, begin_of(after), ())
+    first = next(differences, None)
     if first is None:
         yield "~ body: only its spaces or the order of its keys"
         return
     yield first
-    yield from found
+    yield from differences
 
 
 def _texts(old: bytes, new: bytes) -> Iterator[str]:

@@ -111,8 +111,8 @@ def _same(left: Any, right: Any) -> bool:
 
 
 def _after(what: re.Pattern[str], text: str, at: int) -> int:
-    found = what.match(text, at)
-    return found.end() if found else at
+    match = what.match(text, at)
+    return match.end() if match else at
 
 
 def _after_space(text: str, at: int) -> int:
@@ -129,11 +129,11 @@ def end_of(text: str, start: int) -> int:
     first = text[start]
     if first in "[{":
         depth = 0
-        for found in _NESTING.finditer(text, start):
-            sign = text[found.start()]
+        for match in _NESTING.finditer(text, start):
+            sign = text[match.start()]
             depth += 1 if sign in "[{" else -1 if sign in "]}" else 0
             if depth == 0:
-                return found.end()
+                return match.end()
     found_ = (_STRING if first == '"' else _SCALAR).match(text, start)
     assert found_ is not None
     return found_.end()
@@ -141,15 +141,15 @@ def end_of(text: str, start: int) -> int:
 
 def parts_of(text: str, start: int) -> list[Part]:
     """Return the members of the object, or the elements of the array, that begins here; [] for others."""
-    found: list[Part] = []
+    parts: list[Part] = []
     if text[start] not in "[{":
-        return found
+        return parts
     shape = _MEMBER if text[start] == "{" else _ELEMENT
     at = _after_space(text, start + 1)
     while text[at] not in "]}":
         match = shape.match(text, at)
         assert match is not None
-        name: Step = len(found)
+        name: Step = len(parts)
         if shape is _MEMBER:
             name = match[1][1:-1]
             if "\\" in name:
@@ -159,9 +159,9 @@ def parts_of(text: str, start: int) -> list[Part]:
             # An array or an object.
             end = end_of(text, behind)
             behind = _after(_COMMA, text, end)
-        found.append(Part(name, at, match.end(2), end))
+        parts.append(Part(name, at, match.end(2), end))
         at = behind
-    return found
+    return parts
 
 
 def kind_at(text: str, start: int) -> str:
@@ -171,8 +171,8 @@ def kind_at(text: str, start: int) -> str:
 
 def find_part(text: str, start: int, step: Step) -> Part | None:
     """Return a part of the value that begins here. Of members with the same name the last one counts."""
-    wanted = "{" if isinstance(step, str) else "["
-    if text[start] != wanted:
+    bracket = "{" if isinstance(step, str) else "["
+    if text[start] != bracket:
         return None
     return next((part for part in reversed(parts_of(text, start)) if part.key == step), None)
 
@@ -255,10 +255,10 @@ def _gap(text: str, start: int, parts: Sequence[Part]) -> str:
 
 def remove(text: str, path: Path) -> str:
     """Take what a path names away; leave the text as it is if there is no such thing."""
-    found = find(text, path[:-1])
-    if found is None:
+    parent = find(text, path[:-1])
+    if parent is None:
         return text
-    start = found[0]
+    start = parent[0]
     if text[start] != ("{" if isinstance(path[-1], str) else "["):
         return text
     while True:

@@ -214,9 +214,9 @@ def _steps(text: str, path: tuple[str, ...]) -> tuple[Step, ...]:
 
 
 def _place(text: str, path: tuple[str, ...]) -> tuple[int, int]:
-    found = find(text, _steps(text, path))
-    assert found is not None
-    return found
+    part = find(text, _steps(text, path))
+    assert part is not None
+    return part
 
 
 def _shown(path: Sequence[str]) -> str:

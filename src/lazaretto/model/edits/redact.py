@@ -83,8 +83,8 @@ class Redaction:
 
     def __init__(self, rules: Iterable[RedactionRule] = (), key: bytes = b"") -> None:
         # Of several forms for one field the one that says least.
-        given = sorted(rules, key=lambda rule: _SAYS_LESS.index(rule.form))
-        self._set({read_field(rule.field): rule.form for rule in given}, key)
+        ordered = sorted(rules, key=lambda rule: _SAYS_LESS.index(rule.form))
+        self._set({read_field(rule.field): rule.form for rule in ordered}, key)
 
     def _set(self, targets: dict[Target, Form], key: bytes) -> None:
         self._targets, self._key = targets, key
@@ -159,14 +159,20 @@ class Redaction:
     def _instead(self, value: bytes, form: Form, *, quoted: bool) -> bytes:
         if form is Form.DROP:
             return b""
-        told = MASK if form is Form.MASK else self._hash(value)
-        return (json.dumps(told, ensure_ascii=False) if quoted else told).encode()
+        replacement = MASK if form is Form.MASK else self._hash(value)
+        return (json.dumps(replacement, ensure_ascii=False) if quoted else replacement).encode()
 
     def _hash(self, value: bytes) -> str:
         return f"«hash {hashlib.blake2b(value, key=self._key, digest_size=6).hexdigest()}»"
 
     def _write(
-        self, text: str, start: int, rules: list[tuple[Steps, Form]], depth: int, out: list[str], found: Found
+        self,
+        text: str,
+        start: int,
+        rules: list[tuple[Steps, Form]],
+        depth: int,
+        out: list[str],
+        finding: Found,
     ) -> None:
         """Write the value that begins here, as far as it may be read, with its spaces as they are."""
         first = text[start]
@@ -174,7 +180,7 @@ class Redaction:
             out.append(text[start : end_of(text, start)])
             return
         if depth >= _DEEPEST:
-            found.add_all(_scalars(text, start))
+            finding.add_all(_scalars(text, start))
             out.append(json.dumps(MASK, ensure_ascii=False))
             return
         parts = parts_of(text, start)
@@ -186,7 +192,7 @@ class Redaction:
         for number, part in enumerate(parts):
             inner, form = (rules, None) if first == "[" else _below(rules, str(part.key).lower())
             if form is not None:
-                found.add_all(_scalars(text, part.start))
+                finding.add_all(_scalars(text, part.start))
             if form is Form.DROP:
                 continue
             if before is not None:
@@ -194,7 +200,7 @@ class Redaction:
             before = part
             out.append(text[part.begin : part.start])
             if form is None:
-                self._write(text, part.start, inner, depth + 1, out, found)
+                self._write(text, part.start, inner, depth + 1, out, finding)
             else:
                 value = _plain_bytes(text[part.start : part.end])
                 out.append(self._instead(value, form, quoted=True).decode())
@@ -215,30 +221,30 @@ class Redaction:
             headers = msgspec.structs.replace(headers, amqp=None)
         if not headers.properties:
             return headers
-        left: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for name, value in headers.properties.items():
             form = self._form_of(name)
             if form is None:
-                left[name] = value
+                kept[name] = value
                 continue
             texts = [*_texts_of(value)]
             if texts:
                 found.add(*texts)
                 found.add_all(_scalars_within(texts[0], 0))
             if form is not Form.DROP:
-                left[name] = MASK if form is Form.MASK else self._hash((texts or [str(value)])[0].encode())
+                kept[name] = MASK if form is Form.MASK else self._hash((texts or [str(value)])[0].encode())
         types = {
             name: code
             for name, code in headers.types.items()
-            if left.get(name) is headers.properties.get(name)
+            if kept.get(name) is headers.properties.get(name)
         }
-        return msgspec.structs.replace(headers, properties=left, types=types)
+        return msgspec.structs.replace(headers, properties=kept, types=types)
 
     def _names_in(self, encoded: bytes, properties: Mapping[str, Any]) -> bool:
         """Return whether a redacted property may be among encoded ones."""
-        told, known = encoded.lower(), {name.lower() for name in properties}
+        text, names = encoded.lower(), {name.lower() for name in properties}
         return any(
-            not steps or (steps[0][1] not in known and steps[0][1].encode() in told)
+            not steps or (steps[0][1] not in names and steps[0][1].encode() in text)
             for steps, _ in self._user
         )
 
@@ -260,12 +266,12 @@ class Redaction:
         """Return a reason without what is redacted of its message. Those of the system tell nothing of it."""
         return reason if reason in OWN_REASONS else self._without(reason, found)
 
-    def _without(self, text: str | None, found: Found | None) -> str | None:
+    def _without(self, text: str | None, finding: Found | None) -> str | None:
         if not text or not self.takes_values:
             return text
-        if found is None or found.all:
+        if finding is None or finding.all:
             return MASK
-        return found.without(text)
+        return finding.without(text)
 
     def attempts(self, attempts: Iterable[Attempt], found: Found | None) -> tuple[Attempt, ...]:
         """Return attempts without what is redacted of their message."""
@@ -284,9 +290,9 @@ class Redaction:
             return message
         found = Found() if found is None else found
         body, headers = self.body(message.body, found), self.headers(message.headers, found)
-        told = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
+        named = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
         properties, nack = dict(headers.properties), headers.negative_acknowledgement
-        for name in told:
+        for name in named:
             if isinstance(properties.get(name), str):
                 take = self.reason if name == DEAD_LETTER_REASON else self.text
                 properties[name] = take(properties[name], found)
@@ -315,17 +321,17 @@ class Redaction:
 def _below(rules: list[tuple[Steps, Form]], name: str) -> tuple[list[tuple[Steps, Form]], Form | None]:
     """Return the rules for what is below a member, and the form if a rule names the member itself."""
     inner: list[tuple[Steps, Form]] = []
-    found: Form | None = None
+    form_here: Form | None = None
     for steps, form in rules:
-        anywhere, wanted = steps[0]
+        anywhere, step = steps[0]
         if anywhere:
             inner.append((steps, form))
-        if wanted == name:
+        if step == name:
             if len(steps) == 1:
-                found = form
+                form_here = form
             else:
                 inner.append((steps[1:], form))
-    return inner, found
+    return inner, form_here
 
 
 def _plain_bytes(value: str) -> bytes:

@@ -38,21 +38,21 @@ _AGAIN = re.compile(r"%(?:25)+(?=[0-9a-fA-F]{2})")
 _NO_UTF8 = {0xDC00 + number: number for number in range(0x80, 0x100)}
 
 
-def _codes(found: str, *, as_bytes: bool) -> str:
+def _codes(digits: str, *, as_bytes: bool) -> str:
     """Return what stands for escapes with numbers: characters, or bytes of UTF-8."""
-    numbers = [int(part[1:], 16) for part in found.split("\\") if part]
+    numbers = [int(part[1:], 16) for part in digits.split("\\") if part]
     if as_bytes:
         # What is no UTF-8 was a character before, which Python does not print.
         return bytes(numbers).decode("utf-8", "surrogateescape").translate(_NO_UTF8)
     if max(numbers) > 0x10FFFF:
-        return found
+        return digits
     # Two of JSON's can be one character.
     text = "".join(map(chr, numbers))
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
-def _escape(found: re.Match[str], *, as_bytes: bool) -> str:
-    parts = found.groupdict()
+def _escape(match: re.Match[str], *, as_bytes: bool) -> str:
+    parts = match.groupdict()
     if parts.get("letter"):
         return _LETTER[parts["letter"]]
     if parts.get("name"):
@@ -66,19 +66,19 @@ def _escape(found: re.Match[str], *, as_bytes: bool) -> str:
     return _codes(codes, as_bytes=False) if codes else ""
 
 
-def _unquoted(found: str) -> str:
+def _unquoted(match: str) -> str:
     """Return what stands for escapes of a URL, also several times over."""
-    plain = _AGAIN.sub("%", found)
+    plain = _AGAIN.sub("%", match)
     text = bytes.fromhex(plain.replace("%", "")).decode("utf-8", "replace") if plain[0] == "%" else plain
     return text.replace("+", " ")
 
 
-def _reference(found: re.Match[str]) -> str:
+def _reference(match: re.Match[str]) -> str:
     """Return what stands for a reference of HTML, also several times over."""
-    if found[3]:
-        return _NAMED[found[3]]
-    code = int(found[1]) if found[1] else int(found[2], 16)
-    return chr(code) if code <= 0x10FFFF else found[0]
+    if match[3]:
+        return _NAMED[match[3]]
+    code = int(match[1]) if match[1] else int(match[2], 16)
+    return chr(code) if code <= 0x10FFFF else match[0]
 
 
 class _Read(NamedTuple):
@@ -103,9 +103,9 @@ class _Step(NamedTuple):
         starts: list[int] = []
         ends: list[int] = []
         at = 0
-        for found in self.token.finditer(given.text):
-            first, last = found.span()
-            means = self.meaning(found)
+        for match in self.token.finditer(given.text):
+            first, last = match.span()
+            means = self.meaning(match)
             parts += (given.text[at:first], means)
             starts += given.starts[at:first]
             ends += given.ends[at:first]
@@ -119,7 +119,7 @@ class _Step(NamedTuple):
 
 def _backslashes(*tokens: str, as_bytes: bool = False) -> _Step:
     pattern = re.compile("|".join((*tokens, _SLASHES)))
-    return _Step("\\", pattern, lambda found: _escape(found, as_bytes=as_bytes))
+    return _Step("\\", pattern, lambda match: _escape(match, as_bytes=as_bytes))
 
 
 #: Escapes of URLs, also several times over, and of HTML.
@@ -227,9 +227,9 @@ class _Index:
             yield from self._parts(text)
 
     def _parts(self, text: str) -> Iterator[tuple[int, int]]:
-        done = 0
+        reached = 0
         for at in range(len(text) - _BLOCK + 1):
-            if at < done:
+            if at < reached:
                 continue
             for value, place in self._blocks.get(text[at : at + _BLOCK], ()):
                 first, last = at, at + _BLOCK
@@ -240,7 +240,7 @@ class _Index:
                     last, end = last + 1, end + 1
                 if last - first >= PART:
                     yield first, last
-                    done = max(done, last - _BLOCK + 1)
+                    reached = max(reached, last - _BLOCK + 1)
 
 
 def _cut_off(text: str, values: Iterable[str]) -> Iterator[int]:
@@ -280,7 +280,7 @@ class Spellings:
     def without(self, text: str, instead: str) -> str:
         """Return a text with something else in place of each value."""
         out: list[str] = []
-        at, cuts = 0, [found.span() for found in _CUT.finditer(text)]
+        at, cuts = 0, [match.span() for match in _CUT.finditer(text)]
         for number, (start, end) in enumerate([*cuts, (len(text), len(text))]):
             out.append(self._piece(text[at:start], instead, number > 0, number < len(cuts)))
             out.append(text[start:end])
@@ -289,19 +289,19 @@ class Spellings:
 
     def _piece(self, text: str, instead: str, cut_before: bool, cut_after: bool) -> str:
         spans = [
-            found.span()
+            match.span()
             for value in self._values
             # No mode keeps backslashes.
             if not value.strip("\\")
-            for found in re.finditer(rf"\\{{{len(value)},}}", text)
+            for match in re.finditer(rf"\\{{{len(value)},}}", text)
         ]
-        known: set[tuple[str, int]] = set()
+        seen: set[tuple[str, int]] = set()
         for mode in _modes(text):
             as_read = _read_text(text, mode)
             index = self._index(mode)
-            if (as_read, id(index)) in known:
+            if (as_read, id(index)) in seen:
                 continue
-            known.add((as_read, id(index)))
+            seen.add((as_read, id(index)))
             places = index.spans(as_read, cut_before=cut_before, cut_after=cut_after)
             if (first := next(places, None)) is not None:
                 read = _read(text, mode)

@@ -23,27 +23,29 @@ class Judgement:
 
 def judge_of(rule: Rule) -> Callable[[MessageView], Judgement]:
     """Return what says of messages whether a rule matches them, and by which of their properties."""
-    wanted = rule.filter
-    if isinstance(wanted, SqlFilter):
-        return _judge_of_sql(rule, wanted)
-    if isinstance(wanted, CorrelationFilter):
-        pairs = list(wanted.wanted().items())
+    filter_ = rule.filter
+    if isinstance(filter_, SqlFilter):
+        return _judge_of_sql(rule, filter_)
+    if isinstance(filter_, CorrelationFilter):
+        pairs = list(filter_.wanted().items())
 
         def compare(view: MessageView) -> Judgement:
             for (scope, name), value in pairs:
-                found = view.get(scope, name)
-                if not equals(found, value):
-                    return Judgement(rule.name, False, f"{name} is {_told(found)}, {_told(value)} is wanted")
+                property_value = view.get(scope, name)
+                if not equals(property_value, value):
+                    return Judgement(
+                        rule.name, False, f"{name} is {_told(property_value)}, {_told(value)} is wanted"
+                    )
             return Judgement(rule.name, True, "all are equal")
 
         return compare
-    matches = isinstance(wanted, TrueFilter)
+    matches = isinstance(filter_, TrueFilter)
     always = Judgement(rule.name, matches, "every message does" if matches else "no message does")
     return lambda view: always
 
 
-def _judge_of_sql(rule: Rule, wanted: SqlFilter) -> Callable[[MessageView], Judgement]:
-    condition, properties = sql().compile_with_properties(wanted.expression, wanted.parameters)
+def _judge_of_sql(rule: Rule, filter_: SqlFilter) -> Callable[[MessageView], Judgement]:
+    condition, properties = sql().compile_with_properties(filter_.expression, filter_.parameters)
     actions = () if rule.action is None else rule.action.compiled()
 
     def evaluate(view: MessageView) -> Judgement:

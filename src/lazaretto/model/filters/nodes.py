@@ -184,8 +184,8 @@ class Builder(Transformer[Token, Any]):
         run = _condition(node).run
 
         def negation(view: MessageView) -> Truth:
-            found = run(view)
-            return None if found is None else not found
+            truth = run(view)
+            return None if truth is None else not truth
 
         return _deeper(negation, True, node)
 
@@ -199,20 +199,20 @@ class Builder(Transformer[Token, Any]):
         return self._like(left, pattern, escape, wanted=False)
 
     def _like(self, left: Node, pattern: Node, escape: Sequence[Any], *, wanted: bool) -> Node:
-        told = [_value(node) for node in escape if isinstance(node, Node)]
+        escapes = [_value(node) for node in escape if isinstance(node, Node)]
         value, of = _value(left).run, _value(pattern).run
-        by = told[0].run if told else None
-        if told and told[0].constant is not _NOTHING:
+        by = escapes[0].run if escapes else None
+        if escapes and escapes[0].constant is not _NOTHING:
             try:
-                check_escape(told[0].constant)
+                check_escape(escapes[0].constant)
             except FilterError as error:
-                raise _wrong(told[0].place, str(error)) from None
+                raise _wrong(escapes[0].place, str(error)) from None
 
         def matches(view: MessageView) -> Truth:
-            found = like(value(view), of(view), None if by is None else by(view))
-            return None if found is None else found is wanted
+            truth = like(value(view), of(view), None if by is None else by(view))
+            return None if truth is None else truth is wanted
 
-        return _deeper(matches, True, left, pattern, *told)
+        return _deeper(matches, True, left, pattern, *escapes)
 
     def in_(self, left: Node, _in: Token, *choices: Node) -> Node:
         return self._in(left, choices, wanted=True)
@@ -225,8 +225,8 @@ class Builder(Transformer[Token, Any]):
         run = _membership(_value(left), nodes)
 
         def contained(view: MessageView) -> Truth:
-            found = run(view)
-            return None if found is None else found is wanted
+            value = run(view)
+            return None if value is None else value is wanted
 
         return _deeper(contained if not wanted else run, True, left, *nodes)
 
@@ -255,8 +255,8 @@ class Builder(Transformer[Token, Any]):
         assert target is not None
 
         def name_type(view: MessageView) -> Value:
-            found = view.part(target)
-            return None if found is MISSING else type_name(found)
+            value = view.part(target)
+            return None if value is MISSING else type_name(value)
 
         return _deeper(name_type, False, node)._replace(place=_at(word))
 
@@ -281,10 +281,10 @@ class Builder(Transformer[Token, Any]):
         steps = list(zip(map(str, parts[1::2]), rest, strict=True))
 
         def chain(view: MessageView) -> Value:
-            found = first(view)
+            value = first(view)
             for sign, run in steps:
-                found = compute(sign, found, run(view))
-            return found
+                value = compute(sign, value, run(view))
+            return value
 
         return _deeper(chain, False, *nodes)
 
@@ -350,9 +350,9 @@ class Builder(Transformer[Token, Any]):
             self._note(node.property)
         return node
 
-    def _note(self, found: Property) -> None:
-        if found not in self.properties:
-            self.properties.append(found)
+    def _note(self, property_: Property) -> None:
+        if property_ not in self.properties:
+            self.properties.append(property_)
 
     def key(self, token: Token) -> Step:
         return _unquoted(token)
@@ -372,18 +372,18 @@ class Builder(Transformer[Token, Any]):
             raise _wrong(_at(scope), f"expected the scope sys, user or body, got {_unquoted(scope)}")
         field = system_field(written)
         if field is None:
-            known = sorted(SYSTEM)
+            names = sorted(SYSTEM)
             raise _wrong(
-                _at(token), f"there is no system property {written!r}{suggestion(written.lower(), known)}"
+                _at(token), f"there is no system property {written!r}{suggestion(written.lower(), names)}"
             )
-        found = Property("sys", field, written)
-        return self._property(Node(lambda view: view.system(field), False, 1, _at(scope), property=found))
+        property_ = Property("sys", field, written)
+        return self._property(Node(lambda view: view.system(field), False, 1, _at(scope), property=property_))
 
 
 def _body_property(path: tuple[Step, ...], place: Place) -> Node:
     if len(path) > MOST_STEPS:
         raise _wrong(place, f"expected a path of at most {MOST_STEPS} parts into the body, got {len(path)}")
-    found = Property("body", "body", print_path(path), path)
+    property_ = Property("body", "body", print_path(path), path)
     first = path[0]
 
     def look_up(view: MessageView) -> Value:
@@ -391,8 +391,8 @@ def _body_property(path: tuple[Step, ...], place: Place) -> Node:
         body = view.body.value()
         return as_value(body.get(first, MISSING)) if type(body) is dict else None
 
-    run = look_up if len(path) == 1 else lambda view: view.value(found)
-    return Node(run, False, 1, place, property=found)
+    run = look_up if len(path) == 1 else lambda view: view.value(property_)
+    return Node(run, False, 1, place, property=property_)
 
 
 def _user_property(written: str, place: Place) -> Node:
@@ -422,10 +422,10 @@ def _membership(left: Node, choices: Sequence[Node]) -> Callable[[MessageView], 
     def search(view: MessageView, value: Value) -> Truth:
         answer: Truth = False
         for choice in runs:
-            found = compare("=", value, choice(view))
-            if found:
+            truth = compare("=", value, choice(view))
+            if truth:
                 return True
-            if found is None:
+            if truth is None:
                 answer = None
         return answer
 
@@ -433,7 +433,7 @@ def _membership(left: Node, choices: Sequence[Node]) -> Callable[[MessageView], 
     kinds = {kind_of(value) for value in constants}
     exact = all(type(value) in KINDS and type(value) is not decimal.Decimal for value in constants)
     if len(kinds) == 1 and exact:
-        known, kind = frozenset(constants), kinds.pop()
+        values, kind = frozenset(constants), kinds.pop()
 
         def look_up(view: MessageView) -> Truth:
             value = run(view)
@@ -441,7 +441,7 @@ def _membership(left: Node, choices: Sequence[Node]) -> Callable[[MessageView], 
                 return None
             if kind_of(value) != kind or type(value) is decimal.Decimal:
                 return search(view, value)
-            return value in known
+            return value in values
 
         return look_up
 

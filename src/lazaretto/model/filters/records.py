@@ -87,16 +87,16 @@ def rule_from(given: Mapping[str, Any]) -> Rule:
     """Return a rule from JSON. Raises InvalidOption, FilterSyntaxError."""
     refuse_unknown(given, ("name", "filter", "action"), "rules")
     action = given.get("action")
-    told: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     if action is not None:
         if not isinstance(action, dict):
             raise InvalidOption(f"expected action to be an object or null, got {shown(action)}")
-        told["action"] = SqlAction(**_given(action))
+        fields["action"] = SqlAction(**_given(action))
     if "filter" in given:
-        told["filter"] = filter_from(given["filter"])
+        fields["filter"] = filter_from(given["filter"])
     if "name" in given:
-        told["name"] = given["name"]
-    return Rule(**told)
+        fields["name"] = given["name"]
+    return Rule(**fields)
 
 
 def filter_from(given: Any) -> Filter:
@@ -105,25 +105,25 @@ def filter_from(given: Any) -> Filter:
     made = _FILTERS.get(kind) if isinstance(kind, str) else None
     if made is None:
         raise InvalidOption(f"expected a filter with a kind of {', '.join(_FILTERS)}, got {shown(given)}")
-    found: Filter = made(**_given({name: value for name, value in given.items() if name != "kind"}))
-    return found
+    filter_: Filter = made(**_given({name: value for name, value in given.items() if name != "kind"}))
+    return filter_
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    found = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     return {
         name: {key: property_record(one) for key, one in part.items()} if name in _VALUES else part
-        for name, part in found.items()
+        for name, part in fields.items()
         if name != "written" or part
     }
 
 
 def _given(fields: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(fields)
+    values = dict(fields)
     for name in _VALUES:
-        if isinstance(found.get(name), dict):
+        if isinstance(values.get(name), dict):
             try:
-                found[name] = {key: property_value(one) for key, one in found[name].items()}
+                values[name] = {key: property_value(one) for key, one in values[name].items()}
             except ValueError as error:
                 raise InvalidOption(f"{name}: {error}") from None
-    return found
+    return values

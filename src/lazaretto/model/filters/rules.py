@@ -88,14 +88,14 @@ class CorrelationFilter:
 
     def wanted(self) -> dict[tuple[str, str], Value]:
         """Return what is wanted, by scope and name."""
-        found: dict[tuple[str, str], Value] = {}
+        values: dict[tuple[str, str], Value] = {}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.name not in ("properties", "written") and value is not None:
-                found["sys", field.name] = value
+                values["sys", field.name] = value
         for name, value in self.properties.items():
-            found["user", name.lower()] = value
-        return found
+            values["user", name.lower()] = value
+        return values
 
 
 @option_set
@@ -178,17 +178,17 @@ def equals(value: Value, wanted: Value) -> bool:
     return type(value) is type(wanted) and bool(value == wanted)
 
 
-def _matcher(wanted: Filter) -> Callable[[MessageView], bool]:
-    match wanted:
+def _matcher(filter_: Filter) -> Callable[[MessageView], bool]:
+    match filter_:
         case TrueFilter():
             return lambda view: True
         case FalseFilter():
             return lambda view: False
         case SqlFilter():
-            condition = sql().compile_filter(wanted.expression, wanted.parameters)
+            condition = sql().compile_filter(filter_.expression, filter_.parameters)
             return lambda view: condition(view) is True
         case CorrelationFilter():
-            pairs = list(wanted.wanted().items())
+            pairs = list(filter_.wanted().items())
             return lambda view: all(equals(view.get(*name), value) for name, value in pairs)
 
 
@@ -236,14 +236,14 @@ class CompiledRules:
 
         One for all rules without an action that match, and one for each that has one, as in Service Bus.
         """
-        found: list[Copy] = []
+        copies_: list[Copy] = []
         for copies, matches, always in self._plain:
             if always or matches(view):
-                found = copies
+                copies_ = copies
                 break
         if not self._acting:
-            return found
-        return found + [
+            return copies_
+        return copies_ + [
             Copy(name, apply(actions, view, name)) for name, matches, actions in self._acting if matches(view)
         ]
 

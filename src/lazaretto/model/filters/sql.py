@@ -71,8 +71,8 @@ def compile_with_properties(
     text: str, parameters: Mapping[str, Value] | None = None
 ) -> tuple[Callable[[MessageView], Truth], list[Property]]:
     """Return the function of a filter, and the properties that it names. Raises FilterSyntaxError."""
-    found: tuple[Callable[[MessageView], Truth], list[Property]] = _compile("filter", text, parameters)
-    return found
+    compiled: tuple[Callable[[MessageView], Truth], list[Property]] = _compile("filter", text, parameters)
+    return compiled
 
 
 @functools.lru_cache(maxsize=64)
@@ -108,8 +108,8 @@ def compile_action(
 
 def action_properties(text: str) -> list[Property]:
     """Return the properties that an edit's action names. Raises FilterSyntaxError."""
-    found: list[Property] = _compile("actions", text, None, edits=True)[1]
-    return found
+    properties: list[Property] = _compile("actions", text, None, edits=True)[1]
+    return properties
 
 
 def _compile(
@@ -138,14 +138,14 @@ def _syntax_error(text: str, error: UnexpectedInput) -> FilterSyntaxError:
     line, column = error.line, error.column
     if isinstance(error, UnexpectedCharacters):
         start = error.pos_in_stream or 0
-        expected, found = set(error.allowed or ()), shown(text[start : start + 10])
+        expected, token = set(error.allowed or ()), shown(text[start : start + 10])
     else:
         assert isinstance(error, UnexpectedToken)
-        expected, found = set(error.expected), shown(str(error.token))
+        expected, token = set(error.expected), shown(str(error.token))
         if error.token.type == "$END":
             lines = text.split("\n")
-            line, column, found = len(lines), len(lines[-1]) + 1, "the end"
-    told = {_TOLD.get(name, name) for name in expected}
+            line, column, token = len(lines), len(lines[-1]) + 1, "the end"
+    names = {_TOLD.get(name, name) for name in expected}
     if expected >= _VALUE:
-        told = {"a value", *(_TOLD.get(name, name) for name in expected - _VALUE)}
-    return FilterSyntaxError(f"expected {' or '.join(sorted(told))}, got {found}", line, column)
+        names = {"a value", *(_TOLD.get(name, name) for name in expected - _VALUE)}
+    return FilterSyntaxError(f"expected {' or '.join(sorted(names))}, got {token}", line, column)

@@ -40,10 +40,10 @@ def _stored(rule: Rule) -> _Stored:
         case SqlFilter(expression=expression, parameters=parameters):
             kind, text, values = "sql", expression, dict(parameters)
         case CorrelationFilter():
-            wanted = {n: v for (scope, n), v in rule.filter.wanted().items() if scope == "sys"}
+            system = {n: v for (scope, n), v in rule.filter.wanted().items() if scope == "sys"}
             kind, text, values = (
                 "correlation",
-                msgspec.json.encode(wanted).decode(),
+                msgspec.json.encode(system).decode(),
                 dict(rule.filter.properties),
             )
     action = rule.action
@@ -73,13 +73,13 @@ def decode_rules(stored: bytes | None) -> tuple[Rule, ...]:
 def _restored(stored: _Stored) -> Rule:
     name, kind, text, values, action, parameters = stored
     made: Filter = TrueFilter()
-    given, written = _unpack(values)
+    kinds, written = _unpack(values)
     if kind == "false":
         made = FalseFilter()
     elif kind == "sql":
-        made = SqlFilter(text, given, written)
+        made = SqlFilter(text, kinds, written)
     elif kind == "correlation":
-        made = CorrelationFilter(**msgspec.json.decode(text), properties=given, written=written)
+        made = CorrelationFilter(**msgspec.json.decode(text), properties=kinds, written=written)
     return Rule(name, made, None if action is None else SqlAction(action, *_unpack(parameters or b"\x80")))
 
 

@@ -131,10 +131,10 @@ def _combine(truths: list[Callable[[Any], Truth]], *, decisive: bool) -> Callabl
     def combined(view: Any) -> Truth:
         answer: Truth = otherwise
         for truth in truths:
-            found = truth(view)
-            if found is decisive:
+            result = truth(view)
+            if result is decisive:
                 return decisive
-            if found is None:
+            if result is None:
                 answer = None
         return answer
 
@@ -171,12 +171,12 @@ def _whole(sign: str, left: int, right: int) -> int:
             raise FilterError("integer division by zero")
         quotient = abs(left) // abs(right)
         quotient = quotient if (left < 0) == (right < 0) else -quotient
-        found = quotient if sign == "/" else left - quotient * right
+        number = quotient if sign == "/" else left - quotient * right
     else:
-        found = _COMPUTED[sign](left, right)
-    if not _LOW <= found <= _HIGH:
+        number = _COMPUTED[sign](left, right)
+    if not _LOW <= number <= _HIGH:
         raise FilterError(f"the result of {sign} does not fit in 64 bits")
-    return int(found)
+    return int(number)
 
 
 def _fraction(sign: str, left: float, right: float) -> float:
@@ -204,9 +204,9 @@ def like(value: Value, pattern: Value, escape: Value) -> Truth:
     """Return whether a text is like a pattern of % (any text) and _ (any character)."""
     if value is None or pattern is None:
         return None
-    for what, given in (("before LIKE", value), ("as its pattern", pattern)):
-        if type(given) is not str:
-            raise FilterError(f"expected text {what}, got {kind_of(given)}")
+    for what, operand in (("before LIKE", value), ("as its pattern", pattern)):
+        if type(operand) is not str:
+            raise FilterError(f"expected text {what}, got {kind_of(operand)}")
     return _matcher(pattern, check_escape(escape))(value)
 
 
@@ -245,15 +245,15 @@ def _matcher(pattern: str, escape: str | None) -> Callable[[str], bool]:
     sizes, size = [len(part) for part in parts[1:-1]], len(parts[-1])
 
     def matches(text: str) -> bool:
-        found = first.match(text)
-        if found is None:
+        match = first.match(text)
+        if match is None:
             return False
-        at = found.end()
+        at = match.end()
         for part, length in zip(middle, sizes, strict=True):
-            found = _search(part, length, text, at)
-            if found is None:
+            match = _search(part, length, text, at)
+            if match is None:
                 return False
-            at = found.end()
+            at = match.end()
         return len(text) - size >= at and last.match(text, len(text) - size) is not None
 
     return matches
@@ -263,9 +263,9 @@ def _search(part: re.Pattern[str], length: int, text: str, at: int) -> re.Match[
     """Look for a part of a pattern in slices: a search in C cannot be stopped, and lets no thread work."""
     width = max(_SLICE, _STEPS // max(1, length))
     while at <= len(text):
-        found = part.search(text, at, min(len(text), at + width + length))
-        if found is not None:
-            return found
+        match = part.search(text, at, min(len(text), at + width + length))
+        if match is not None:
+            return match
         at += width + 1
         check()
     return None

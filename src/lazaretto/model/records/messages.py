@@ -84,7 +84,7 @@ def refuse_many(content: bytes, most: int) -> None:
 def usual_messages(content: bytes) -> list[Message] | None:
     """Return what an object or an array means, quickly; None if any has to be looked at more closely."""
     try:
-        found = [_usual.decode(content)] if content[:1] == b"{" else _several_usual.decode(content)
+        messages = [_usual.decode(content)] if content[:1] == b"{" else _several_usual.decode(content)
         return [
             Message(
                 _body(one.body),
@@ -98,7 +98,7 @@ def usual_messages(content: bytes) -> list[Message] | None:
                 content_type=one.content_type,
                 partition_key=one.partition_key,
             )
-            for one in found
+            for one in messages
         ]
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError):
         return None
@@ -108,22 +108,22 @@ def message_of(line: bytes, like: Message) -> Message:
     """Return the message that a line means; what it leaves out is as in `like`. Raises ValueError."""
     try:
         # A line may be an element of an array, as `--json` prints it.
-        given = _line.decode(line.strip().removesuffix(b","))
+        line_ = _line.decode(line.strip().removesuffix(b","))
     except _NO_JSON as error:
         raise ValueError(f"expected an object as JSON, got {shown(line.strip())}: {_why(error)}") from None
-    for name in given:
+    for name in line_:
         if name not in _KNOWN and name not in _OF_THE_BROKER:
             raise ValueError(f"unknown field {name!r}{suggestion(name, _KNOWN)}")
-    if ("body" in given) == ("body_base64" in given):
+    if ("body" in line_) == ("body_base64" in line_):
         raise ValueError("expected either a body or a body_base64")
-    if len(given.get("properties", b"")) > _MOST_OF_PROPERTIES:
+    if len(line_.get("properties", b"")) > _MOST_OF_PROPERTIES:
         raise ValueError(f"expected properties of at most {_MOST_OF_PROPERTIES} bytes, got more")
     values: dict[str, Any] = {
-        name: _decoded(name, raw) for name, raw in given.items() if name != "body" and name in _KNOWN
+        name: _decoded(name, raw) for name, raw in line_.items() if name != "body" and name in _KNOWN
     }
     changes = {name: values[name] for name in _TEXTS if values.get(name) is not None}
-    if "body" in given:
-        changes["body"] = _body(given["body"])
+    if "body" in line_:
+        changes["body"] = _body(line_["body"])
     else:
         changes["body"] = _base64(values["body_base64"])
     if values.get("time_to_live") is not None:
@@ -168,38 +168,38 @@ def _base64(value: Any) -> bytes:
 
 def _bytes(name: str, value: Any) -> bytes:
     try:
-        found = property_value(value)
+        data = property_value(value)
     except ValueError:
-        found = None
-    if not isinstance(found, bytes):
+        data = None
+    if not isinstance(data, bytes):
         raise ValueError(f'expected {name} to be {{"base64": …}}, got {shown(value)}')
-    return found
+    return data
 
 
 def _time_to_live(value: Any) -> Any:
-    found = seconds_of(value) if isinstance(value, str) else value
-    if found is None:
+    seconds = seconds_of(value) if isinstance(value, str) else value
+    if seconds is None:
         raise ValueError(f"expected time_to_live to be seconds or a duration such as 5m, got {shown(value)}")
-    return found
+    return seconds
 
 
 def _time(value: Any) -> Any:
-    found = iso_time(value) if isinstance(value, str) else None
-    if found is None:
+    moment = iso_time(value) if isinstance(value, str) else None
+    if moment is None:
         raise ValueError(f"expected scheduled_enqueue_time to be a time in ISO 8601, got {shown(value)}")
-    return found
+    return moment
 
 
 def _properties(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"expected properties to be an object, got {shown(value)}")
-    found = {}
+    properties = {}
     for name, part in value.items():
         try:
-            found[name] = property_value(part)
+            properties[name] = property_value(part)
         except ValueError as error:
             raise ValueError(f"property {name!r}: {error}") from None
-    return found
+    return properties
 
 
 def values_of(texts: Mapping[str, str]) -> dict[str, Any]:

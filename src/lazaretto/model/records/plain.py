@@ -104,9 +104,9 @@ def _fields(value: Any, names: Iterable[str]) -> dict[str, Any]:
 
 def queue_record(queue: QueueDescription) -> dict[str, Any]:
     """Return a queue as JSON has it."""
-    found = {f.name: plain(getattr(queue, f.name)) for f in dataclasses.fields(queue)}
-    found["counts"]["total"] = queue.counts.total
-    return found
+    record = {f.name: plain(getattr(queue, f.name)) for f in dataclasses.fields(queue)}
+    record["counts"]["total"] = queue.counts.total
+    return record
 
 
 def body_record(body: bytes) -> dict[str, str]:
@@ -122,7 +122,7 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
     # Exports make one for each message: names that are spelled out take a quarter of the time of a loop.
     headers = message.headers
     properties = headers.properties
-    found: dict[str, Any] = {
+    record: dict[str, Any] = {
         "sequence_number": message.sequence_number,
         "message_id": message.message_id,
         "enqueued_time": iso_of(message.enqueued),
@@ -152,14 +152,14 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
         "negative_acknowledgement": plain(headers.negative_acknowledgement),
     }
     if isinstance(message, PeekedMessage):
-        found["state"] = message.state.value
-        found["locked_until"] = plain(message.locked_until)
-        found["error"] = message.error
+        record["state"] = message.state.value
+        record["locked_until"] = plain(message.locked_until)
+        record["error"] = message.error
     elif isinstance(message, ReceivedMessage) and message.lock is not None:
-        found["lock_token"] = str(message.lock_token)
-        found["locked_until"] = iso_of(message.lock.until)
-    found.update(body_record(message.body))
-    return found
+        record["lock_token"] = str(message.lock_token)
+        record["locked_until"] = iso_of(message.lock.until)
+    record.update(body_record(message.body))
+    return record
 
 
 def letter_record(letter: DeadLetter) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def _told(value: Any) -> str:
         case str():
             return _text(value)
         case Mapping():
-            given = [f"{_words(str(name))} {_told(part)}" for name, part in value.items() if part is not None]
-            return ", ".join(given) or "none"
+            parts = [f"{_words(str(name))} {_told(part)}" for name, part in value.items() if part is not None]
+            return ", ".join(parts) or "none"
         case list() | tuple():
             return ", ".join(map(_told, value)) or "none"
     return str(value)

@@ -12,17 +12,17 @@ _DURATION = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 
 def seconds_of(text: str) -> float | None:
     """Return a duration such as 30, 30s, 5m, 2h, 1d or 1h30m in seconds, None if it is not one."""
-    wanted = text.strip().lower()
-    if not _DURATION.fullmatch(wanted):
+    word = text.strip().lower()
+    if not _DURATION.fullmatch(word):
         return None
-    parts = _PART.findall(wanted)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(wanted)
+    parts = _PART.findall(word)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(word)
 
 
 def iso_time(text: str) -> datetime | None:
     """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
     try:
-        found = datetime.fromisoformat(text.strip())
+        moment = datetime.fromisoformat(text.strip())
     except ValueError:
         return None
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

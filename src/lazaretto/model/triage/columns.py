@@ -52,12 +52,12 @@ class Column:
 
     def like(self, name: str, test: Callable[[str | LongText], bool]) -> int:
         """Return the rows whose text passes a test, as a bit mask; cached under the test's name."""
-        found = self._like.get(name)
-        if found is None:
+        mask = self._like.get(name)
+        if mask is None:
             rows = [row for text, rows in self.texts.items() if test(text) for row in rows]
             rows += [row for text, rows in self.long.items() if test(text) for row in rows]
-            found = self._like[name] = mask_of(rows)
-        return found
+            mask = self._like[name] = mask_of(rows)
+        return mask
 
     def add(self, row: int, value: Any) -> None:
         kind = type(value)

@@ -47,7 +47,7 @@ def conditions_of(failing: Group, good: Group, told: str = "") -> list[Condition
     fields = fields_of(failing, good)
     words = set(re.findall(r"[^\W\d]\w*", told[:4096].lower()))
     per_field = math.log2(max(2, len(fields)))
-    found: list[Condition] = []
+    conditions: list[Condition] = []
     for field in fields:
         # A field that the error names costs one bit, not a choice among all fields.
         last = re.findall(r"\w+", field.lower())[-1:]
@@ -55,8 +55,8 @@ def conditions_of(failing: Group, good: Group, told: str = "") -> list[Condition
         bits += max(0, field.count(".") - 1) + field.count("[")
         if field in (HOST, WORKER):
             bits += _WORKER_BITS
-        found += _Field(field, bits, failing, good).conditions()
-    return found
+        conditions += _Field(field, bits, failing, good).conditions()
+    return conditions
 
 
 class _Field:

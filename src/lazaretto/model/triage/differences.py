@@ -110,18 +110,22 @@ def find_differences(
     The strongest comes first, and is usually the only one. Further ones cover the remaining rows, numbered
     among all failed messages. `first`: the first one, if it is known.
     """
-    found: list[Found] = []
-    left = list(range(failing.count))
+    differences: list[Found] = []
+    rows = list(range(failing.count))
     group = failing
-    while left and len(found) < MOST_PARTS and (not found or len(left) >= max(8, _LEFT * failing.count)):
-        difference = first if first and not found else find_difference(group, good, told)
+    while (
+        rows
+        and len(differences) < MOST_PARTS
+        and (not differences or len(rows) >= max(8, _LEFT * failing.count))
+    ):
+        difference = first if first and not differences else find_difference(group, good, told)
         if difference is None:
             break
-        held = set(rows_of(difference.failing, group.count))
-        found.append(difference)
-        left = [row for place, row in enumerate(left) if place not in held]
-        group = Group([failing.rows[row] for row in left])
-    return found, left
+        covered = set(rows_of(difference.failing, group.count))
+        differences.append(difference)
+        rows = [row for place, row in enumerate(rows) if place not in covered]
+        group = Group([failing.rows[row] for row in rows])
+    return differences, rows
 
 
 def _is_worth(gain: float, before: float) -> bool:

@@ -38,16 +38,16 @@ class Cause:
 
 def unite(causes: Sequence[Cause], good: Group) -> list[Cause]:
     """Return the causes with their differences, siblings merged."""
-    left: dict[int, Cause] = dict(enumerate(causes))
+    rest: dict[int, Cause] = dict(enumerate(causes))
     for text, members in sorted(_families(causes), key=lambda family: (-len(family[1]), family[0])):
-        found = [i for i in members if i in left]
-        if len(found) > 1:
-            united = _united(text, [left[i] for i in found], good)
+        alive = [i for i in members if i in rest]
+        if len(alive) > 1:
+            united = _united(text, [rest[i] for i in alive], good)
             if united is not None:
-                for i in found:
-                    del left[i]
-                left[found[0]] = united
-    return list(left.values())
+                for i in alive:
+                    del rest[i]
+                rest[alive[0]] = united
+    return list(rest.values())
 
 
 def _united(text: str, parts: Sequence[Cause], good: Group) -> Cause | None:
@@ -55,15 +55,15 @@ def _united(text: str, parts: Sequence[Cause], good: Group) -> Cause | None:
     most = max(_LEAST_ROWS, _MOST_ROWS // len(parts))
     parts = [_cut(part, most, good) for part in parts]
     together = Group([row for part in parts for row in part.sample.rows])
-    found = find_difference(together, good, text)
+    difference = find_difference(together, good, text)
     apart = sum(
         part.difference.cost if part.difference else cost(0, 0, part.sample.count, good.count)
         for part in parts
     )
-    if found is None or found.cost >= apart:
+    if difference is None or difference.cost >= apart:
         return None
     members = tuple(key for part in parts for key in part.members)
-    return Cause(parts[0].kind, text, sum(part.letters for part in parts), together, members, found)
+    return Cause(parts[0].kind, text, sum(part.letters for part in parts), together, members, difference)
 
 
 def _cut(part: Cause, most: int, good: Group) -> Cause:

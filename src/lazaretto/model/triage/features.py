@@ -62,20 +62,20 @@ class Features(dict[str, Any]):
 
 def features_of(view: MessageView, leave_out: Collection[str] = (), *, when: int | None = None) -> Features:
     """Return the features of a message. `leave_out`: names of fields to skip, with everything below them."""
-    found = Features(worker=view.worker, when=when)
+    features = Features(worker=view.worker, when=when)
     skipped = frozenset(map(str.lower, leave_out))
     for name, field in _SYSTEM.items():
         value = view.system(field)
         if value is not None and name.lower() not in skipped:
-            found[name] = _feature(value)
+            features[name] = _feature(value)
     for name, value in view.headers.properties.items():
         text = _named("user", name)
         if text is not None and name.lower() not in LEFT_OUT and text.lower() not in skipped:
-            found[text] = _feature(value)
+            features[text] = _feature(value)
     body = view.body.value()
     if body is not MISSING and "body" not in skipped:
-        _flatten(body, "body", 0, found, skipped)
-    return found
+        _flatten(body, "body", 0, features, skipped)
+    return features
 
 
 @functools.lru_cache(10_000)
@@ -83,7 +83,7 @@ def _named(where: str, name: str) -> str | None:
     return f"{where}.{print_name(name)}" if 0 < len(name) <= LONGEST_NAME else None
 
 
-def _flatten(value: Any, path: str, depth: int, found: Features, skipped: frozenset[str]) -> None:
+def _flatten(value: Any, path: str, depth: int, features: Features, skipped: frozenset[str]) -> None:
     """Add a part of the body and everything below it; of an array, its first element."""
     inner: list[tuple[str | None, Any]] = []
     if depth < DEEPEST:
@@ -92,13 +92,13 @@ def _flatten(value: Any, path: str, depth: int, found: Features, skipped: frozen
         elif type(value) is list and value and depth:
             inner = [(f"{path}[0]", value[0])]
     for name, part in inner:
-        if len(found) >= MOST_FIELDS:
+        if len(features) >= MOST_FIELDS:
             return
         if name is None or (skipped and name.lower() in skipped):
             continue
-        found[name] = _feature(part)
+        features[name] = _feature(part)
         if type(part) in (dict, list):
-            _flatten(part, name, depth + 1, found, skipped)
+            _flatten(part, name, depth + 1, features, skipped)
 
 
 def _feature(value: Any) -> Any:

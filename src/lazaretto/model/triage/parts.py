@@ -44,8 +44,8 @@ class Part(msgspec.Struct, frozen=True, array_like=True):
 
 def merge(parts: Iterable[Part], most: int) -> dict[int, Part]:
     """Return parts as one for each cause."""
-    found: dict[int, Part] = {}
+    merged: dict[int, Part] = {}
     for part in parts:
-        known = found.get(part.cause)
-        found[part.cause] = part if known is None else known.merged(part, most)
-    return found
+        before = merged.get(part.cause)
+        merged[part.cause] = part if before is None else before.merged(part, most)
+    return merged

@@ -49,10 +49,10 @@ class Tally:
 
     def merge(self, other: Counted) -> None:
         """Add what another tally of the same filters counted."""
-        messages, held, left = other
+        messages, counts, rest = other
         self.messages += messages
-        self.held = [mine + theirs for mine, theirs in zip(self.held, held, strict=True)]
-        self.left += left
+        self.held = [mine + theirs for mine, theirs in zip(self.held, counts, strict=True)]
+        self.left += rest
 
     def counted(self) -> Counted:
         """Return what it counted."""

@@ -37,10 +37,10 @@ def find_by_worker(
     pairs = _same_time(failing.rows, good.rows)
     skipped = set(map(str.lower, leave_out))
     bad, well = (Group([_with_worker(row, skipped) for row in rows]) for rows in pairs)
-    found = find_difference(bad, well, told)
-    if found is None or not names_attempts(found.filter):
+    difference = find_difference(bad, well, told)
+    if difference is None or not names_attempts(difference.filter):
         return None
-    return ByWorker(found, well)
+    return ByWorker(difference, well)
 
 
 def _same_time(
@@ -52,7 +52,7 @@ def _same_time(
         for row in rows:
             if row.worker is not None and row.when is not None:
                 hours[row.when // _HOUR][side].append(row)
-    found: tuple[list[Features], list[Features]] = [], []
+    sides: tuple[list[Features], list[Features]] = [], []
     for _, (bad, well) in sorted(hours.items()):
         if not bad:
             continue
@@ -60,9 +60,9 @@ def _same_time(
         first, last = min(times), max(times)
         meanwhile = [row for row in well if first <= (row.when or 0) <= last]
         number = min(len(bad), len(meanwhile))
-        found[0].extend(_spread(bad, number))
-        found[1].extend(_spread(meanwhile, number))
-    return found
+        sides[0].extend(_spread(bad, number))
+        sides[1].extend(_spread(meanwhile, number))
+    return sides
 
 
 def _spread(rows: list[Features], number: int) -> list[Features]:

@@ -34,10 +34,10 @@ def context_of(properties: Mapping[str, Any]) -> TraceContext | None:
     """Return the trace context in a message's properties; None if there is none, or nothing that is one."""
     if not properties:
         return None
-    given = properties.get(TRACEPARENT)
-    if given is None:
-        given = properties.get(DIAGNOSTIC_ID)
-    return None if given is None else parse(given, properties.get(TRACESTATE))
+    header = properties.get(TRACEPARENT)
+    if header is None:
+        header = properties.get(DIAGNOSTIC_ID)
+    return None if header is None else parse(header, properties.get(TRACESTATE))
 
 
 def has_context(properties: Mapping[str, Any]) -> bool:
@@ -47,10 +47,10 @@ def has_context(properties: Mapping[str, Any]) -> bool:
 
 def parse(traceparent: object, tracestate: object = None) -> TraceContext | None:
     """Return the trace context of two headers; None if the first is not valid."""
-    found = _TRACEPARENT.fullmatch(_text(traceparent))
-    if found is None:
+    match = _TRACEPARENT.fullmatch(_text(traceparent))
+    if match is None:
         return None
-    version, trace_id, span_id, flags, more = found.groups()
+    version, trace_id, span_id, flags, more = match.groups()
     # Later versions may say more than this one.
     if version == "ff" or (version == "00" and more) or not int(trace_id, 16) or not int(span_id, 16):
         return None

@@ -23,8 +23,8 @@ def span_context(found: TraceContext) -> SpanContext:
 
 def context_of_stored(message: StoredMessage) -> SpanContext | None:
     """Return a message's context; None if it has none."""
-    found = context_of(message.properties)
-    return None if found is None else span_context(found)
+    context = context_of(message.properties)
+    return None if context is None else span_context(context)
 
 
 def context_of_new(message: NewMessage) -> SpanContext | None:
@@ -36,8 +36,8 @@ def context_in(headers: bytes | None) -> SpanContext | None:
     """Return the context in a message's headers; None if there is none."""
     if headers is None:
         return None
-    found = context_of(decode_headers(headers).properties)
-    return None if found is None else span_context(found)
+    context = context_of(decode_headers(headers).properties)
+    return None if context is None else span_context(context)
 
 
 def properties_with(context: SpanContext) -> dict[str, str]:

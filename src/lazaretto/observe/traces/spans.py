@@ -180,13 +180,13 @@ class Tracing:
         """Return the steps of a receive of messages or a hand-over. What finds nothing makes no span."""
         began = time.time_ns()
         try:
-            found = yield from steps
+            answer = yield from steps
         except Exception as error:
             span = self._begin("receive", "receive", path, SpanKind.CLIENT, {}, began=began)
             _fail(span, name_of(error))
             span.end()
             raise
-        messages = messages_of(found)
+        messages = messages_of(answer)
         if messages:
             attributes = stored_or_count(messages)
             links = map(context_of_stored, messages)
@@ -194,7 +194,7 @@ class Tracing:
             self._begin(
                 "receive", "receive", path, SpanKind.CLIENT, attributes, links, ids=ids, began=began
             ).end()
-        return found
+        return answer
 
     def settling(self, entries: Sequence[Settled], steps: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         """Return the steps that settle messages."""

@@ -89,8 +89,8 @@ def read_composite(data: bytes, place: int, depth: int) -> tuple[Composite, int]
         place += 1
         if constructor != 0x40:
             values[at], place = tables[at][constructor](data, place, depth)
-            left = count - at - 1
-            if end - place == left and data.startswith(_NULLS[left], place):
+            rest = count - at - 1
+            if end - place == rest and data.startswith(_NULLS[rest], place):
                 # Nothing is said in all the others.
                 place = end
                 break
@@ -116,8 +116,8 @@ def parse(data: bytes, place: int = 0) -> tuple[Composite, int]:
 def encode_composite(value: Composite) -> bytes:
     """Return a composite as bytes, with all its fields: peers exist that read them by position."""
     fields = [
-        encode.NULL if given is None else kind.write(given)
-        for kind, given in zip(value.kinds, msgspec.structs.astuple(value), strict=True)
+        encode.NULL if field is None else kind.write(field)
+        for kind, field in zip(value.kinds, msgspec.structs.astuple(value), strict=True)
     ]
     return encode.described(value.code, fields)
 

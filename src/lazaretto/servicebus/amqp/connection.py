@@ -157,24 +157,24 @@ class Connection:
         events: list[Event] = []
         self._events = events
         data, place = self._buffer + data if self._buffer else data, 0
-        left = -1 if most is None else most
+        rest = -1 if most is None else most
         try:
-            while self.state is not _S.CLOSED and left:
-                left -= 1
+            while self.state is not _S.CLOSED and rest:
+                rest -= 1
                 if self.state is not _S.OPENED and self.state in _AWAITS_HEADER:
                     end = self._take_header(data, place)
                 else:
-                    found = read_frame(data, place, self.limits.max_frame_size)
-                    end = None if found is None else found.end
-                    if found is not None:
-                        self._take_frame(found)
+                    frame = read_frame(data, place, self.limits.max_frame_size)
+                    end = None if frame is None else frame.end
+                    if frame is not None:
+                        self._take_frame(frame)
                 if end is None:
                     break
                 place = end
         except AmqpError as error:
             self._fail(error)
         self._buffer = b"" if self.state is _S.CLOSED else data[place:]
-        self.unread = left == 0 and bool(self._buffer)
+        self.unread = rest == 0 and bool(self._buffer)
         # Events are not seen by the collector of cycles: kept here they would keep the connection for ever.
         self._events = []
         return events
@@ -322,20 +322,20 @@ class Connection:
         self._advance(_E.SEND_CLOSE)
         self._out.append(frame(0, Close(None if condition is None else Error(condition, description))))
 
-    def _take_frame(self, found: Frame) -> None:
-        body = found.body
+    def _take_frame(self, frame: Frame) -> None:
+        body = frame.body
         if isinstance(body, Transfer | Disposition):
             # Nearly all that comes.
-            session = self._remote.get(found.channel) if self.state is _S.OPENED else None
-            if session is not None and found.type is FrameType.AMQP:
-                session.receive(body, found.payload)
+            session = self._remote.get(frame.channel) if self.state is _S.OPENED else None
+            if session is not None and frame.type is FrameType.AMQP:
+                session.receive(body, frame.payload)
                 return
         else:
             self.flows += 1
         if body is None:
             return
-        if found.type is FrameType.SASL or self.state is _S.SASL:
-            if found.type is not FrameType.SASL or self.state is not _S.SASL:
+        if frame.type is FrameType.SASL or self.state is _S.SASL:
+            if frame.type is not FrameType.SASL or self.state is not _S.SASL:
                 raise AmqpError(NOT_ALLOWED, f"expected no {type(body).__name__} now, got one")
             self._take_sasl(body)
             return
@@ -348,16 +348,16 @@ class Connection:
         elif self.state is not _S.OPENED:
             raise AmqpError(NOT_ALLOWED, f"expected an open first, got {type(body).__name__}")
         elif isinstance(body, Begin):
-            self._take_begin(found.channel, body)
+            self._take_begin(frame.channel, body)
         elif isinstance(body, End):
-            self._take_end(found.channel, body)
+            self._take_end(frame.channel, body)
         else:
-            session = self._remote.get(found.channel)
+            session = self._remote.get(frame.channel)
             if session is not None:
-                session.receive(body, found.payload)
-            elif found.channel not in self._ended:
+                session.receive(body, frame.payload)
+            elif frame.channel not in self._ended:
                 raise AmqpError(
-                    FRAMING_ERROR, f"expected a channel with a session, got channel {found.channel}"
+                    FRAMING_ERROR, f"expected a channel with a session, got channel {frame.channel}"
                 )
 
     def _take_open(self, body: Open) -> None:

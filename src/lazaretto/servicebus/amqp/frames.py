@@ -79,8 +79,8 @@ def read_frame(data: bytes, place: int, max_frame_size: int) -> Frame | None:
         return None
     if body == end:
         return Frame(_TYPES[kind], channel, None, b"", end)
-    found = read_transfer(data, body) if data.startswith(_TRANSFER, body) else None
-    composite, at = parse(data, body) if found is None else found
+    transfer = read_transfer(data, body) if data.startswith(_TRANSFER, body) else None
+    composite, at = parse(data, body) if transfer is None else transfer
     if at > end:
         raise AmqpError(FRAMING_ERROR, "expected a performative to end within its frame, got a longer one")
     return Frame(_TYPES[kind], channel, composite, data[at:end], end)

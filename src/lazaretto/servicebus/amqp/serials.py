@@ -21,8 +21,8 @@ def forward(first: int, second: int) -> int:
 
 def distance(first: int, second: int) -> int:
     """Return how far the second lies behind the first: negative if it lies before it."""
-    found = (second - first) % _MODULUS
-    return found if found < _HALF else found - _MODULUS
+    difference = (second - first) % _MODULUS
+    return difference if difference < _HALF else difference - _MODULUS
 
 
 def ranges(ids: Sequence[int]) -> Iterator[tuple[int, int]]:

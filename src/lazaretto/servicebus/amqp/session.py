@@ -454,9 +454,9 @@ class Session:
         if not said.role:
             self._carrier.emit(SenderUpdated(self, said.first, last, said.state, bool(said.settled)))
             return
-        found = self._deliveries.of(said.first, last)
-        if not found:
+        deliveries = self._deliveries.of(said.first, last)
+        if not deliveries:
             return
         if said.settled:
-            self._deliveries.settle(found)
-        self._carrier.emit(DeliveriesUpdated(found, said.state, bool(said.settled)))
+            self._deliveries.settle(deliveries)
+        self._carrier.emit(DeliveriesUpdated(deliveries, said.state, bool(said.settled)))

@@ -118,8 +118,8 @@ async def _entity(broker: AsyncBroker, path: str) -> QueueDescription | TopicDes
 async def _found(broker: AsyncBroker, signing: SigningRules, request: Request) -> Entry | None:
     resource = request.resource
     if resource.kind is Kind.ENTITY:
-        found = await _entity(broker, resource.entity)
-        return None if found is None else await _entry(broker, signing, found, request.base)
+        description = await _entity(broker, resource.entity)
+        return None if description is None else await _entry(broker, signing, description, request.base)
     try:
         subscription = await broker.subscription(resource.entity, resource.subscription)
     except EntityNotFound:
@@ -135,34 +135,34 @@ def _rule(subscription: SubscriptionDescription, name: str) -> Rule | None:
 
 
 async def _entry(
-    broker: AsyncBroker, signing: SigningRules, found: QueueDescription | TopicDescription, base: str
+    broker: AsyncBroker, signing: SigningRules, description: QueueDescription | TopicDescription, base: str
 ) -> Entry:
     filters = None
-    if isinstance(found, TopicDescription):
-        subscriptions = await broker.subscriptions(found.path)
+    if isinstance(description, TopicDescription):
+        subscriptions = await broker.subscriptions(description.path)
         kinds = Counter(
             isinstance(rule.filter, CorrelationFilter) for one in subscriptions for rule in one.rules
         )
         filters = kinds[False], kinds[True]
-    (entry,) = await _entries(signing, [found], base, filters)
+    (entry,) = await _entries(signing, [description], base, filters)
     return entry
 
 
 async def _entries(
     signing: SigningRules,
-    found: Sequence[QueueDescription | TopicDescription],
+    descriptions: Sequence[QueueDescription | TopicDescription],
     base: str,
     filters: tuple[int, int] | None = None,
 ) -> list[Entry]:
     """Return entities as entries. `filters`: how many of SQL, and of correlation, a single topic has."""
-    known = await signing.at([one.path for one in found])
+    by_path = await signing.at([one.path for one in descriptions])
     entries = []
-    for one in found:
-        given = known.get(one.path.lower(), ())
+    for one in descriptions:
+        rules = by_path.get(one.path.lower(), ())
         if isinstance(one, TopicDescription):
-            entries.append(entry_of_topic(one, base, given, filters))
+            entries.append(entry_of_topic(one, base, rules, filters))
         else:
-            entries.append(entry_of_queue(one, base, given))
+            entries.append(entry_of_queue(one, base, rules))
     return entries
 
 
@@ -206,10 +206,10 @@ def _described(request: Request, *kinds: str) -> Element:
     """Return the description in a request's body. Raises Refusal."""
     root = parse(request.body)
     content = root.find("content")
-    found = None if content is None else next(iter(content), None)
-    if found is None or found.tag not in kinds:
+    element = None if content is None else next(iter(content), None)
+    if element is None or element.tag not in kinds:
         raise Refusal(400, f"expected an entry with {' or '.join(kinds)}, got something else")
-    return found
+    return element
 
 
 def destination_of(body: bytes, name: str) -> str | None:
@@ -228,23 +228,23 @@ def _given(described: Element) -> dict[str, str]:
 
 async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:
     described = _described(request, "QueueDescription", "TopicDescription")
-    kind, given, path = described.tag, _given(described), request.resource.entity
-    found = await _entity(broker, path)
+    kind, elements, path = described.tag, _given(described), request.resource.entity
+    entity = await _entity(broker, path)
     before = (await signing.at([path])).get(path.lower(), ())
     access = authorization.rules_of(described.find("AuthorizationRules"), before)
     # Whatever is refused must be so before anything is changed.
-    status = status_of(kind, given) if found is None else status_of(kind, given, found.status)
+    status = status_of(kind, elements) if entity is None else status_of(kind, elements, entity.status)
     if not request.updates:
-        if given.get(_LATER_ELEMENT) and request.query.get("api-version", _LATER_VERSION) < _LATER_VERSION:
+        if elements.get(_LATER_ELEMENT) and request.query.get("api-version", _LATER_VERSION) < _LATER_VERSION:
             raise Refusal(400, f"expected {_LATER_ELEMENT} with api-version={_LATER_VERSION} or a later one")
-        if found is not None:
+        if entity is not None:
             raise EntityExists(f"an entity already exists at {path!r}")
-        await _create_entity(broker, kind, given, request)
-    elif found is None or isinstance(found, TopicDescription) != (kind == "TopicDescription"):
+        await _create_entity(broker, kind, elements, request)
+    elif entity is None or isinstance(entity, TopicDescription) != (kind == "TopicDescription"):
         raise EntityNotFound(f"no entity of this kind exists at {path!r}")
     else:
-        changes = changes_of(kind, given, found.options, base=request.base, tier=request.tier)
-        update = broker.update_topic if isinstance(found, TopicDescription) else broker.update_queue
+        changes = changes_of(kind, elements, entity.options, base=request.base, tier=request.tier)
+        update = broker.update_topic if isinstance(entity, TopicDescription) else broker.update_queue
         if changes:
             await update(path, actor=request.actor, **changes)
     if status is not None:
@@ -257,10 +257,12 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     return Answer(200 if request.updates else 201, entry(await _entry(broker, signing, now, request.base)))
 
 
-async def _create_entity(broker: AsyncBroker, kind: str, given: Mapping[str, str], request: Request) -> None:
+async def _create_entity(
+    broker: AsyncBroker, kind: str, elements: Mapping[str, str], request: Request
+) -> None:
     is_topic, path = kind == "TopicDescription", request.resource.entity
     options = TopicOptions() if is_topic else QueueOptions()
-    changes = changes_of(kind, given, options, creates=True, base=request.base, tier=request.tier)
+    changes = changes_of(kind, elements, options, creates=True, base=request.base, tier=request.tier)
     if is_topic:
         await broker.create_topic(path, TopicOptions(**changes), actor=request.actor)
     else:
@@ -269,35 +271,35 @@ async def _create_entity(broker: AsyncBroker, kind: str, given: Mapping[str, str
 
 async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
     described = _described(request, "SubscriptionDescription")
-    kind, given = described.tag, _given(described)
+    kind, elements = described.tag, _given(described)
     names = request.resource.entity, request.resource.subscription
     if request.updates:
         before = (await broker.subscription(*names)).queue
-        status = status_of(kind, given, before.status)
-        changes: dict[str, Any] = changes_of(kind, given, before.options, base=request.base)
+        status = status_of(kind, elements, before.status)
+        changes: dict[str, Any] = changes_of(kind, elements, before.options, base=request.base)
         if changes:
             await broker.update_subscription(*names, actor=request.actor, **changes)
     else:
-        status = status_of(kind, given)
-        options = QueueOptions(**changes_of(kind, given, QueueOptions(), creates=True, base=request.base))
+        status = status_of(kind, elements)
+        options = QueueOptions(**changes_of(kind, elements, QueueOptions(), creates=True, base=request.base))
         first = described.find("DefaultRuleDescription")
         made: Sequence[Rule] | None = None if first is None else [rules.rule_of(first)]
         await broker.create_subscription(*names, options, made, actor=request.actor)
     if status is not None:
         await broker.set_status(request.resource.path, status, actor=request.actor)
-    found = await broker.subscription(*names)
-    return Answer(200 if request.updates else 201, entry(entry_of_subscription(found, request.base)))
+    subscription = await broker.subscription(*names)
+    return Answer(200 if request.updates else 201, entry(entry_of_subscription(subscription, request.base)))
 
 
 async def _put_rule(broker: AsyncBroker, request: Request) -> Answer:
     names, name = (request.resource.entity, request.resource.subscription), request.resource.rule
-    wanted = rules.rule_of(_described(request, "RuleDescription"), name)
+    rule = rules.rule_of(_described(request, "RuleDescription"), name)
     if request.updates:
-        found = await broker.update_rule(*names, wanted, actor=request.actor)
+        description = await broker.update_rule(*names, rule, actor=request.actor)
     else:
-        found = await broker.add_rule(*names, wanted, actor=request.actor)
-    now = _rule(found, name) or wanted
-    return Answer(200 if request.updates else 201, entry(_entry_of_rule(found, now, request.base)))
+        description = await broker.add_rule(*names, rule, actor=request.actor)
+    now = _rule(description, name) or rule
+    return Answer(200 if request.updates else 201, entry(_entry_of_rule(description, now, request.base)))
 
 
 async def _delete(broker: AsyncBroker, request: Request) -> None:
@@ -307,8 +309,8 @@ async def _delete(broker: AsyncBroker, request: Request) -> None:
     elif resource.kind is Kind.SUBSCRIPTION:
         await broker.delete_subscription(resource.entity, resource.subscription, actor=actor)
     else:
-        found = await _entity(broker, resource.entity)
-        if found is None:
+        entity = await _entity(broker, resource.entity)
+        if entity is None:
             raise Refusal(404, "No service is hosted at the specified address.")
-        delete = broker.delete_topic if isinstance(found, TopicDescription) else broker.delete_queue
+        delete = broker.delete_topic if isinstance(entity, TopicDescription) else broker.delete_queue
         await delete(resource.entity, actor=actor)

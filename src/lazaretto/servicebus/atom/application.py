@@ -51,8 +51,8 @@ class Administration:
             return
         grants = Grants(self._door.keys, self._door.guard, seat_of(scope))
         try:
-            found = await self._answer(scope, headers, receive, grants)
-            status, body = found.status, found.body
+            answer = await self._answer(scope, headers, receive, grants)
+            status, body = answer.status, answer.body
         except Exception as error:
             refusal = refusal_of(error, grants.sees)
             status, body = refusal.status, feeds.error(refusal)
@@ -78,8 +78,8 @@ class Administration:
         actor, grant = await admit(
             grants, scope["path"].strip("/"), Right.MANAGE, headers.get("authorization", "")
         )
-        given = headers.get("if-match")
-        if given not in (None, "*"):
+        tag = headers.get("if-match")
+        if tag not in (None, "*"):
             raise Refusal(412, "expected If-Match to be *, got a version")
         base = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
         query = scope["query_string"].decode("latin-1")
@@ -91,7 +91,7 @@ class Administration:
             body,
             f"{base}{path}{f'?{query}' if query else ''}",
             base,
-            given == "*",
+            tag == "*",
             actor,
             self._door.tier,
         )
@@ -116,16 +116,16 @@ async def admit(grants: Grants, path: str, right: Right, token: str) -> tuple[Ac
 
 
 async def _check_destinations(
-    wanted: administration.Request, grants: Grants, headers: Mapping[str, str]
+    request: administration.Request, grants: Grants, headers: Mapping[str, str]
 ) -> None:
     """Raise Unauthorized if an entity would forward to where its administrator may not send.
 
     The token for the entity may be one for the destination, too; else another header has one.
     """
-    if wanted.method != "PUT":
+    if request.method != "PUT":
         return
     for element, header in _FORWARDS.items():
-        to = administration.destination_of(wanted.body, element)
+        to = administration.destination_of(request.body, element)
         if to is None:
             continue
         token = headers.get(header) or headers.get("authorization", "")

@@ -24,25 +24,25 @@ def rules_of(found: Element | None, before: Sequence[SigningRule] = ()) -> list[
     """
     if found is None:
         return None
-    known = {rule.name: rule for rule in before}
-    rules = [_rule(one, known) for one in found]
+    by_name = {rule.name: rule for rule in before}
+    rules = [_rule(one, by_name) for one in found]
     check_signing_rules(rules)
     return rules
 
 
-def _rule(found: Element, known: dict[str, SigningRule]) -> SigningRule:
-    kind = found.get("type")
+def _rule(element: Element, by_name: dict[str, SigningRule]) -> SigningRule:
+    kind = element.get("type")
     if kind != _TYPE:
         raise Refusal(400, f"expected a {_TYPE}, got {kind!r}")
-    name = text_of(found.find("KeyName"))
-    given = found.find("Rights")
+    name = text_of(element.find("KeyName"))
+    given = element.find("Rights")
     rights = {text_of(one) for one in (given if given is not None else ())}
-    kept = known.get(name)
+    kept = by_name.get(name)
     return SigningRule(
         name=name,
         rights=tuple(one for one in RIGHTS if one in rights) if rights <= set(RIGHTS) else tuple(rights),
-        primary=text_of(found.find("PrimaryKey")) or (_new_key() if kept is None else kept.primary),
-        secondary=text_of(found.find("SecondaryKey")) or (_new_key() if kept is None else kept.secondary),
+        primary=text_of(element.find("PrimaryKey")) or (_new_key() if kept is None else kept.primary),
+        secondary=text_of(element.find("SecondaryKey")) or (_new_key() if kept is None else kept.secondary),
     )
 
 

@@ -53,20 +53,20 @@ def entry_of_subscription(found: SubscriptionDescription, base: str) -> Entry:
     return Entry(address, found.name, content, found.queue.created, found.queue.updated)
 
 
-def _of_queue(kind: str, found: QueueDescription, base: str) -> Iterator[str]:
-    yield from (element(name, text) for name, text in told(kind, found.options, base))
-    yield from _common(found)
-    yield element("MessageCount", str(found.counts.total))
+def _of_queue(kind: str, description: QueueDescription, base: str) -> Iterator[str]:
+    yield from (element(name, text) for name, text in told(kind, description.options, base))
+    yield from _common(description)
+    yield element("MessageCount", str(description.counts.total))
     if kind == _QUEUE:
-        yield element("SizeInBytes", str(found.size or 0))
-    yield _details(found.counts)
+        yield element("SizeInBytes", str(description.size or 0))
+    yield _details(description.counts)
 
 
-def _common(found: QueueDescription | TopicDescription) -> Iterator[str]:
-    yield element("Status", status_name(found.status))
-    yield element("CreatedAt", moment(found.created))
-    yield element("UpdatedAt", moment(found.updated))
-    yield element("AccessedAt", moment(found.accessed))
+def _common(description: QueueDescription | TopicDescription) -> Iterator[str]:
+    yield element("Status", status_name(description.status))
+    yield element("CreatedAt", moment(description.created))
+    yield element("UpdatedAt", moment(description.updated))
+    yield element("AccessedAt", moment(description.accessed))
     yield element("EntityAvailabilityStatus", "Available")
 
 

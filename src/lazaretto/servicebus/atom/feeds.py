@@ -41,12 +41,12 @@ def entry(found: Entry) -> str:
     return f'<entry xmlns="{_ATOM}">{_inner(found)}</entry>'
 
 
-def _inner(found: Entry) -> str:
+def _inner(entry: Entry) -> str:
     return (
-        f'<id>{written(found.address)}</id><title type="text">{written(found.title)}</title>'
-        f"<published>{moment(found.created)}</published><updated>{moment(found.updated)}</updated>"
-        f'<link rel="self" href="{written(found.address)}"/>'
-        f'<content type="application/xml">{found.content}</content>'
+        f'<id>{written(entry.address)}</id><title type="text">{written(entry.title)}</title>'
+        f"<published>{moment(entry.created)}</published><updated>{moment(entry.updated)}</updated>"
+        f'<link rel="self" href="{written(entry.address)}"/>'
+        f'<content type="application/xml">{entry.content}</content>'
     )
 
 

@@ -55,33 +55,33 @@ _UNBOUNDED: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
 def rule_of(description: Element, name: str = "") -> Rule:
     """Return the rule that an element describes. Raises Refusal, InvalidOption, FilterSyntaxError."""
     action = description.find("Action")
-    wanted = None
+    action_ = None
     if action is not None and action.get("type") == "SqlRuleAction":
-        wanted = SqlAction(text_of(action.find("SqlExpression")), *_values(action.find("Parameters")))
+        action_ = SqlAction(text_of(action.find("SqlExpression")), *_values(action.find("Parameters")))
     elif action is not None and action.get("type") != "EmptyRuleAction":
         raise Refusal(400, f"expected an EmptyRuleAction or a SqlRuleAction, got {action.get('type')!r}")
-    given = name or text_of(description.find("Name")) or DEFAULT_RULE
-    return Rule(given, _filter_of(description.find("Filter")), wanted)
+    rule_name = name or text_of(description.find("Name")) or DEFAULT_RULE
+    return Rule(rule_name, _filter_of(description.find("Filter")), action_)
 
 
-def _filter_of(found: Element | None) -> Filter:
-    kind = "TrueFilter" if found is None else found.get("type")
-    if found is None or kind == "TrueFilter":
+def _filter_of(element: Element | None) -> Filter:
+    kind = "TrueFilter" if element is None else element.get("type")
+    if element is None or kind == "TrueFilter":
         return TrueFilter()
     if kind == "FalseFilter":
         return FalseFilter()
     if kind == "SqlFilter":
-        return SqlFilter(text_of(found.find("SqlExpression")), *_values(found.find("Parameters")))
+        return SqlFilter(text_of(element.find("SqlExpression")), *_values(element.find("Parameters")))
     if kind == "CorrelationFilter":
-        fields = {ours: found.findtext(theirs) or None for theirs, ours in _FIELDS.items()}
-        properties, written = _values(found.find("Properties"))
+        fields = {ours: element.findtext(theirs) or None for theirs, ours in _FIELDS.items()}
+        properties, written = _values(element.find("Properties"))
         return CorrelationFilter(**fields, properties=properties, written=written)
     raise Refusal(400, f"expected a filter of a kind that Service Bus has, got {kind!r}")
 
 
 def _time(text: str) -> datetime:
-    found = datetime.fromisoformat(text)
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def _bytes(text: str) -> bytes:
@@ -107,7 +107,7 @@ def _values(parent: Element | None) -> tuple[dict[str, Any], dict[str, str]]:
 
     Raises Refusal.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     otherwise: dict[str, str] = {}
     for pair in [] if parent is None else parent:
         value = pair.find("Value")
@@ -118,14 +118,14 @@ def _values(parent: Element | None) -> tuple[dict[str, Any], dict[str, str]]:
         text = "" if value is None else value.text or ""
         name = pair.findtext("Key") or ""
         try:
-            found[name] = read(text)
+            values[name] = read(text)
         except (ValueError, binascii.Error):
             raise Refusal(400, f"expected a {kind}, got {text[:100]!r}") from None
-        if len(found) > _MOST_VALUES:
+        if len(values) > _MOST_VALUES:
             raise Refusal(400, f"expected at most {_MOST_VALUES} values, got more")
-        if _written(found[name])[:2] != (kind, text):
+        if _written(values[name])[:2] != (kind, text):
             otherwise[name] = f"{kind} {text}"
-    return found, otherwise
+    return values, otherwise
 
 
 def described(rule: Rule, created: datetime) -> str:
@@ -137,19 +137,19 @@ def described(rule: Rule, created: datetime) -> str:
     return description("RuleDescription", (_filter(rule.filter), action, age, element("Name", rule.name)))
 
 
-def _filter(wanted: Filter) -> str:
-    match wanted:
+def _filter(filter_: Filter) -> str:
+    match filter_:
         case SqlFilter():
-            inner = _sql(wanted.expression, wanted)
+            inner = _sql(filter_.expression, filter_)
         case CorrelationFilter():
-            fields = ((theirs, getattr(wanted, ours)) for theirs, ours in _FIELDS.items())
+            fields = ((theirs, getattr(filter_, ours)) for theirs, ours in _FIELDS.items())
             inner = "".join(element(name, value) for name, value in fields if value is not None)
-            inner += f"<Properties>{_pairs(wanted.properties, wanted.written)}</Properties>"
+            inner += f"<Properties>{_pairs(filter_.properties, filter_.written)}</Properties>"
         case FalseFilter():
             inner = _sql("1=0", None)
         case TrueFilter():
             inner = _sql("1=1", None)
-    return f'<Filter i:type="{type(wanted).__name__}">{inner}</Filter>'
+    return f'<Filter i:type="{type(filter_).__name__}">{inner}</Filter>'
 
 
 def _sql(expression: str, part: SqlFilter | SqlAction | None) -> str:
@@ -158,15 +158,15 @@ def _sql(expression: str, part: SqlFilter | SqlAction | None) -> str:
 
 
 def _pairs(values: Mapping[str, Any], otherwise: Mapping[str, str]) -> str:
-    found = []
+    pairs = []
     for name, value in values.items():
         kind, text, space = _written(value)
         if name in otherwise:
             kind, _, text = otherwise[name].partition(" ")
             space = _SERIALIZATION if kind in _OF_SERIALIZATION else _SCHEMA
         typed = f'<Value i:type="d6p1:{kind}" xmlns:d6p1="{space}">{written(text)}</Value>'
-        found.append(f"<KeyValueOfstringanyType>{element('Key', name)}{typed}</KeyValueOfstringanyType>")
-    return "".join(found)
+        pairs.append(f"<KeyValueOfstringanyType>{element('Key', name)}{typed}</KeyValueOfstringanyType>")
+    return "".join(pairs)
 
 
 def _written(value: Any) -> tuple[str, str, str]:

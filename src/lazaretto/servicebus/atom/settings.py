@@ -191,16 +191,16 @@ def status_of(
     kind: str, given: Mapping[str, str], before: QueueStatus = QueueStatus.ACTIVE
 ) -> QueueStatus | None:
     """Return the status that a description sets; None: it leaves the one that is. Raises Refusal."""
-    wanted = given.get("Status", "")
-    if not wanted or wanted == status_name(before):
+    text = given.get("Status", "")
+    if not text or text == status_name(before):
         return None
-    known = [name for name in STATUSES if name != _NO_STATUSES.get(kind)]
-    if wanted not in known:
+    names = [name for name in STATUSES if name != _NO_STATUSES.get(kind)]
+    if text not in names:
         entity = kind.removesuffix("Description").lower()
         raise Refusal(
-            400, f"expected Status of a {entity} to be one of {', '.join(known)}, got {wanted[:100]!r}"
+            400, f"expected Status of a {entity} to be one of {', '.join(names)}, got {text[:100]!r}"
         )
-    return STATUSES[wanted]
+    return STATUSES[text]
 
 
 def changes_of(
@@ -252,27 +252,29 @@ def changes_of(
             # Its other options may be changed at the same time.
             changed = Parts(receive_retry_count=changed.receive_retry_count)
         changes[setting.option] = changed
-    held = options.annotations or {}
-    kept = _kept(kind, given, held, creates=creates)
+    annotations = options.annotations or {}
+    kept = _kept(kind, given, annotations, creates=creates)
     kept = _kept_addresses(kind, given, kept, base) if base else kept
-    if kept != held:
-        changed = {name: kept.get(name) for name in {*kept, *held} if kept.get(name) != held.get(name)}
+    if kept != annotations:
+        changed = {
+            name: kept.get(name) for name in {*kept, *annotations} if kept.get(name) != annotations.get(name)
+        }
         # Others may be changed at the same time.
         changes["annotations"] = kept if creates else Parts(changed)
     return changes
 
 
 def _kept_addresses(
-    kind: str, given: Mapping[str, str], kept: Mapping[str, str], base: str
+    kind: str, elements: Mapping[str, str], kept: Mapping[str, str], base: str
 ) -> dict[str, str]:
     """Keep how addresses are written where they would be told in another way."""
-    found = dict(kept)
+    addresses = dict(kept)
     for element in _ADDRESSES:
-        found.pop(_PREFIX + element, None)
-        text = given.get(element, "") if element in ELEMENTS[kind] else ""
+        addresses.pop(_PREFIX + element, None)
+        text = elements.get(element, "") if element in ELEMENTS[kind] else ""
         if text and text != _address(base, read_destination(text) or ""):
-            found[_PREFIX + element] = text
-    return found
+            addresses[_PREFIX + element] = text
+    return addresses
 
 
 def _address(base: str, path: str) -> str:
@@ -291,12 +293,14 @@ def _shown(kind: str, setting: Setting, options: QueueOptions | TopicOptions) ->
     return setting.write(getattr(options, setting.option))
 
 
-def _kept(kind: str, given: Mapping[str, str], before: Mapping[str, str], *, creates: bool) -> dict[str, str]:
+def _kept(
+    kind: str, elements: Mapping[str, str], before: Mapping[str, str], *, creates: bool
+) -> dict[str, str]:
     kept = dict(before)
     for element, default in KEPT.items():
         if element not in ELEMENTS[kind]:
             continue
-        text = given.get(element, "")
+        text = elements.get(element, "")
         if not text and (creates or element != "UserMetadata"):
             continue
         if len(text) > _MOST_METADATA:

@@ -75,8 +75,8 @@ class Entry(Struct):
 @route("GET", "/audit", Permission.SEE)
 async def list_audit(call: Call, query: AuditQuery) -> list[Entry]:
     """List what operators did, the latest first, each with the command that takes it back."""
-    found = await call.broker.audit(**msgspec.structs.asdict(query))
-    return [Entry(**record) for record in entry_records(found, await later_than(call.broker, found))]
+    entries = await call.broker.audit(**msgspec.structs.asdict(query))
+    return [Entry(**record) for record in entry_records(entries, await later_than(call.broker, entries))]
 
 
 @route("GET", "/audit/export", Permission.SEE, media_types=("application/jsonl", "text/csv"))
@@ -104,12 +104,12 @@ async def _entries(
 ) -> AsyncIterator[AuditEntry]:
     """Yield entries, the latest first. `before`, `which`: as for `Broker.audit`."""
     while True:
-        found = await broker.audit(limit=_PAGE, before=before, **which)
-        for entry in found:
+        page = await broker.audit(limit=_PAGE, before=before, **which)
+        for entry in page:
             yield entry
-        if len(found) < _PAGE:
+        if len(page) < _PAGE:
             return
-        before = found[-1].position
+        before = page[-1].position
 
 
 Draw = Callable[[AsyncBroker, list[AuditEntry], bool], Awaitable[bytes]]
@@ -138,6 +138,6 @@ async def _csv(broker: AsyncBroker, entries: list[AuditEntry], begins: bool) -> 
     if begins:
         writer.writerow(_COLUMNS)
     for entry in entries:
-        told = {**plain(entry), "detail": json_of(entry.detail).decode()}
-        writer.writerow([csv_cell(told[name]) for name in _COLUMNS])
+        fields = {**plain(entry), "detail": json_of(entry.detail).decode()}
+        writer.writerow([csv_cell(fields[name]) for name in _COLUMNS])
     return out.getvalue().encode("utf-8", "backslashreplace")

@@ -57,7 +57,7 @@ class ExportQuery(FilterQuery, kw_only=True, frozen=True):
 
 def filter_of(query: FilterQuery) -> DeadLetterFilter:
     """Return the filter that the parameters make. Raises InvalidOption."""
-    given: dict[str, Any] = {
+    values: dict[str, Any] = {
         name: getattr(query, name)
         for name in FilterQuery.__struct_fields__
         if name not in ("queue", "numbers")
@@ -66,8 +66,8 @@ def filter_of(query: FilterQuery) -> DeadLetterFilter:
         parts = query.numbers.split(",")
         if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
             raise InvalidOption("expected numbers to be sequence numbers with commas between")
-        given["sequence_numbers"] = tuple(map(int, parts))
-    return DeadLetterFilter(**given)
+        values["sequence_numbers"] = tuple(map(int, parts))
+    return DeadLetterFilter(**values)
 
 
 @route("GET", "/dead-letters", Permission.READ_BODIES, searches=True)

@@ -43,8 +43,8 @@ async def list_conversations(call: Call, query: ConversationsQuery) -> Conversat
         queue=query.queue, state=query.state, group=query.group, held=query.held, after=query.after,
         limit=query.limit,
     )  # fmt: skip
-    found = [one async for one in every]
-    return ConversationPage(found, found[-1].conversation if len(found) == query.limit else None)
+    page = [one async for one in every]
+    return ConversationPage(page, page[-1].conversation if len(page) == query.limit else None)
 
 
 @route("GET", "/dialogs/{dialog}", Permission.SEE)

@@ -71,8 +71,8 @@ async def _created(call: Call, command: Creation, read: Callable[[], Awaitable[T
 @route("GET", "/queues", Permission.SEE)
 async def list_queues(call: Call, query: QueuesQuery) -> QueuePage:
     """List queues in the order of their paths, with counts of their messages."""
-    found = await call.broker.queues(limit=query.limit, after=query.after, name_contains=query.name_contains)
-    return QueuePage(found, found[-1].path if len(found) == query.limit else None)
+    page = await call.broker.queues(limit=query.limit, after=query.after, name_contains=query.name_contains)
+    return QueuePage(page, page[-1].path if len(page) == query.limit else None)
 
 
 @route("GET", "/queues/{path:path}", Permission.SEE)
@@ -223,16 +223,16 @@ async def try_rules(call: Call, query: OfSubscription, body: RuleTest) -> list[J
 
 def _judged(rules: Sequence[Rule], messages: Sequence[dict[str, msgspec.Raw]]) -> list[Judged]:
     judges = [judge_of(rule) for rule in rules]
-    found = []
-    for number, given in enumerate(messages, 1):
-        view = view_of(_message(number, given))
-        found += [Judged(number, *dataclasses.astuple(judge(view))) for judge in judges]
-    return found
+    judged = []
+    for number, message in enumerate(messages, 1):
+        view = view_of(_message(number, message))
+        judged += [Judged(number, *dataclasses.astuple(judge(view))) for judge in judges]
+    return judged
 
 
-def _message(number: int, given: dict[str, msgspec.Raw]) -> Message:
-    named = {"body": msgspec.Raw(b'""')} if not {"body", "body_base64"} & given.keys() else {}
+def _message(number: int, fields: dict[str, msgspec.Raw]) -> Message:
+    named = {"body": msgspec.Raw(b'""')} if not {"body", "body_base64"} & fields.keys() else {}
     try:
-        return message_of(msgspec.json.encode(named | given), Message(b""))
+        return message_of(msgspec.json.encode(named | fields), Message(b""))
     except ValueError as error:
         raise InvalidMessage(f"message {number}: {error}") from None

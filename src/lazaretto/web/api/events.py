@@ -48,11 +48,11 @@ class StreamQuery(Query, frozen=True):
 @route("GET", "/events", Permission.SEE)
 async def list_events(call: Call, query: EventsQuery) -> list[Event]:
     """List events after a position, oldest first, or before one, newest first."""
-    found = call.broker.events(
+    events = call.broker.events(
         query.after, kind=query.kind, queue=query.queue, limit=query.limit, max_wait=query.wait,
         before=query.before,
     )  # fmt: skip
-    return await call.wait_for(found)
+    return await call.wait_for(events)
 
 
 @route("GET", "/events/stream", Permission.SEE, media_types=("text/event-stream",))
@@ -78,14 +78,14 @@ async def _stream(call: Call, query: StreamQuery, after: int) -> AsyncGenerator[
     while True:
         try:
             news = call.broker.events(after, kind=query.kind, queue=query.queue, limit=100, max_wait=_SILENCE)
-            found = await call.ending.wait_for(news)
+            events = await call.ending.wait_for(news)
         except LazarettoError:
             # The server ends, or the client comes back and learns what is wrong.
             yield _BYE
             return
-        if not found:
+        if not events:
             yield b": still here\n\n"
-        for event in found:
+        for event in events:
             after = event.position
             yield b"id: %d\nevent: %s\ndata: %s\n\n" % (after, event.kind.encode(), json_of(event))
         await asyncio.sleep(0)

@@ -129,27 +129,27 @@ async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
     return Sent([numbers] if isinstance(numbers, int) else list(numbers))
 
 
-def _messages_of(given: bytes) -> list[Message]:
+def _messages_of(content: bytes) -> list[Message]:
     try:
-        refuse_many(given, _MOST_SENT)
+        refuse_many(content, _MOST_SENT)
     except ValueError as error:
         raise HttpError("request_too_large", str(error)) from None
-    usual = usual_messages(given)
+    usual = usual_messages(content)
     if usual is not None:
         return usual
-    rows = [given]
-    if given.lstrip()[:1] == b"[":
+    rows = [content]
+    if content.lstrip()[:1] == b"[":
         try:
-            rows = [bytes(row) for row in msgspec.json.decode(given, type=list[msgspec.Raw])]
+            rows = [bytes(row) for row in msgspec.json.decode(content, type=list[msgspec.Raw])]
         except RecursionError:
             raise InvalidMessage("the JSON is nested too deep") from None
-    found = []
+    messages = []
     for place, row in enumerate(rows):
         try:
-            found.append(message_of(row, _LIKE))
+            messages.append(message_of(row, _LIKE))
         except ValueError as error:
             raise InvalidMessage(f"message {place}: {error}") from None
-    return found
+    return messages
 
 
 _LIKE = Message(b"")
@@ -160,13 +160,13 @@ def _traced(messages: list[Message], headers: Mapping[str, str]) -> list[Message
     context = parse(headers.get(TRACEPARENT), headers.get(TRACESTATE))
     if context is None:
         return messages
-    carried, found = properties_of(context), []
+    carried, traced = properties_of(context), []
     for message in messages:
         properties = message.properties or {}
         if not has_context(properties):
             message = msgspec.structs.replace(message, properties={**properties, **carried})
-        found.append(message)
-    return found
+        traced.append(message)
+    return traced
 
 
 @route("GET", "/messages", Permission.READ_BODIES)
@@ -204,9 +204,9 @@ async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
     limit = await _room_to_receive(call, query)
     receiving = receiver.receive(limit, query.wait)
     # Nobody needs to watch a client that does not wait.
-    found = await (call.wait_for(receiving) if query.wait else receiving)
-    call.held.keep(query.queue, query.subqueue, found)
-    return found
+    messages = await (call.wait_for(receiving) if query.wait else receiving)
+    call.held.keep(query.queue, query.subqueue, messages)
+    return messages
 
 
 async def _room_to_receive(call: Call, query: ReceiveQuery) -> int:
@@ -239,31 +239,31 @@ async def cancel_scheduled(call: Call, query: OfQueue, body: Numbers) -> None:
 async def settle(call: Call, query: SettleQuery, body: Settlement) -> None:
     """Settle messages that are held under lock tokens: all of them, or none."""
     receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
-    held = call.held.take(query.queue, query.subqueue, body.lock_tokens)
-    if held is None:
-        held = await receiver.messages_held(body.lock_tokens)
+    messages = call.held.take(query.queue, query.subqueue, body.lock_tokens)
+    if messages is None:
+        messages = await receiver.messages_held(body.lock_tokens)
     properties = None
     if body.properties is not None:
         properties = {name: _property(name, value) for name, value in body.properties.items()}
     match body.verb:
         case Verb.COMPLETE:
-            await receiver.complete(held)
+            await receiver.complete(messages)
         case Verb.ABANDON:
-            await receiver.abandon(held, error=body.error, delay=body.delay, properties=properties)
+            await receiver.abandon(messages, error=body.error, delay=body.delay, properties=properties)
         case Verb.DEAD_LETTER:
             await receiver.dead_letter(
-                held,
+                messages,
                 reason=body.reason,
                 description=body.description,
                 error=body.error,
                 properties=properties,
             )
         case Verb.DEFER:
-            await receiver.defer(held, properties=properties)
+            await receiver.defer(messages, properties=properties)
         case Verb.INVALID:
-            await receiver.invalid(held, error=body.error)
+            await receiver.invalid(messages, error=body.error)
         case Verb.RELEASE:
-            await receiver.release(held)
+            await receiver.release(messages)
 
 
 def _property(name: str, value: Any) -> Any:

@@ -53,10 +53,10 @@ async def preview_repair(call: Call, name: str, query: PreviewQuery) -> RepairPr
 @route("GET", "/repairs/{name}/letters", Permission.SEE)
 async def list_repaired(call: Call, name: str, query: LettersQuery) -> list[RepairedLetter]:
     """List what became of a repair's letters."""
-    found: list[RepairedLetter] = []
+    letters: list[RepairedLetter] = []
     repair = await call.broker.repair(name)
     async for letter in repair.letters(skipped=query.skipped, failed=query.failed):
-        found.append(letter)
-        if len(found) == query.limit:
+        letters.append(letter)
+        if len(letters) == query.limit:
             break
-    return found
+    return letters

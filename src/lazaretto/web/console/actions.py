@@ -60,7 +60,7 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
     between commas; `:numbers`, which may come several times; `:pairs` of a name and a text in each line. A
     name with points is that of a part of a field, which is left out if it is none.
     """
-    given: dict[str, Any] = {}
+    filled: dict[str, Any] = {}
     names = {field.name: field for field in msgspec.structs.fields(kind)}
     for field, values in form.items():
         if field in _OWN:
@@ -73,7 +73,7 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
         value = _value(name, how, text, now)
         if parts and value is None:
             continue
-        whole: Any = given
+        whole: Any = filled
         for part in (name, *parts)[:-1]:
             whole = whole.setdefault(part, {}) if isinstance(whole, dict) else None
         last = parts[-1] if parts else name
@@ -83,7 +83,7 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
             )
         whole[last] = value
     try:
-        return msgspec.convert(given, kind, strict=False)
+        return msgspec.convert(filled, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"{kind.command_name}: {error}") from None
 
@@ -98,35 +98,35 @@ def line_of(command: Command) -> str:
     return command_line("command", "run", command.command_name, msgspec.json.encode(fields).decode())
 
 
-def _value(name: str, how: str, given: str, now: datetime) -> Any:
+def _value(name: str, how: str, text: str, now: datetime) -> Any:
     match how:
         case "":
-            return given
+            return text
         case "text":
-            return given.strip() or None
+            return text.strip() or None
         case "lines":
-            return given or None
+            return text or None
         case "pairs":
-            return _pairs(name, given)
+            return _pairs(name, text)
         case "list":
-            return [part.strip() for part in given.split(",") if part.strip()]
+            return [part.strip() for part in text.split(",") if part.strip()]
         case "numbers":
-            parts = given.split(",")
+            parts = text.split(",")
             if not all(part.isascii() and part.isdigit() and len(part) < 19 for part in parts):
-                raise InvalidOption(f"expected {name} to be numbers, got {given[:100]!r}")
+                raise InvalidOption(f"expected {name} to be numbers, got {text[:100]!r}")
             return [int(part) for part in parts]
         case "number":
-            return given.strip() or None
+            return text.strip() or None
         case "hours":
-            if not given.strip():
+            if not text.strip():
                 return None
             try:
-                return now + timedelta(hours=float(given))
+                return now + timedelta(hours=float(text))
             except (ValueError, OverflowError):
-                raise InvalidOption(f"expected {name} as hours, got {given!r}") from None
+                raise InvalidOption(f"expected {name} as hours, got {text!r}") from None
         case "json":
             try:
-                return msgspec.json.decode(given)
+                return msgspec.json.decode(text)
             except (msgspec.DecodeError, RecursionError) as error:
                 raise InvalidOption(f"expected {name} as JSON: {error}") from None
     raise InvalidOption(f"expected {name} as text, list, number, hours, pairs or json, got {how!r}")
@@ -149,9 +149,9 @@ def _first(form: dict[str, list[str]], name: str) -> str:
 
 def _back(visit: Visit) -> str:
     """Return the page that a form names, if it is one of this console: no other site is ever opened."""
-    given = _first(visit.form, "back")
-    parts = urllib.parse.urlsplit(given) if given.isprintable() else urllib.parse.urlsplit("")
-    own = not parts.scheme and not parts.netloc and "\\" not in given and parts.path.startswith("/")
+    address_ = _first(visit.form, "back")
+    parts = urllib.parse.urlsplit(address_) if address_.isprintable() else urllib.parse.urlsplit("")
+    own = not parts.scheme and not parts.netloc and "\\" not in address_ and parts.path.startswith("/")
     if not own or parts.path.startswith("//") or not parts.path.startswith(f"{visit.base}/"):
         return f"{visit.base}/"
     return address("", parts.path) + (f"?{parts.query}" if parts.query else "")

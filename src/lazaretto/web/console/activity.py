@@ -31,15 +31,15 @@ async def show(visit: Visit) -> Page:
             "following": events[-1].position if len(events) == _ENTRIES else None,
         }  # fmt: skip
         return Page("events.html", "activity", "Events", shown)
-    found = await visit.broker.audit(
+    page = await visit.broker.audit(
         queue=queue,
         actor=actor,
         repair=repair,
         limit=_ENTRIES,
         before=None if before is None else int(before),
     )
-    entries = list(zip(found, opposites(found, await later_than(visit.broker, found)), strict=True))
-    following = found[-1].position if len(found) == _ENTRIES else None
+    entries = list(zip(page, opposites(page, await later_than(visit.broker, page)), strict=True))
+    following = page[-1].position if len(page) == _ENTRIES else None
     values = {
         "entries": entries, "queue": queue, "actor": actor, "following": following, "repair": repair
     }  # fmt: skip

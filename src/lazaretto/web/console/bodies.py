@@ -65,8 +65,8 @@ def indent(text: str) -> str:
     """Return JSON with a line for each value: only the space between its tokens changes."""
     out: list[str] = []
     depth, before = 0, ""
-    for found in _TOKEN.finditer(text):
-        token = found[0]
+    for match in _TOKEN.finditer(text):
+        token = match[0]
         if token in ("}", "]"):
             depth -= 1
             if before not in ("{", "["):

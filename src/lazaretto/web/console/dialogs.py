@@ -14,14 +14,14 @@ async def list_conversations(visit: Visit) -> Page:
     dialogs, queue, after = visit.broker.dialogs, visit.text("queue"), visit.text("after") or ""
     state = visit.text("state")
     every = dialogs.conversations(queue=queue, state=state, after=after, limit=_CONVERSATIONS)
-    found = [one async for one in every]
-    held = []
+    page = [one async for one in every]
+    waiting = []
     if not after:
         stopped = dialogs.conversations(queue=queue, state=state, held=True, limit=_CONVERSATIONS)
-        held = [one async for one in stopped]
+        waiting = [one async for one in stopped]
     values = {
-        "conversations": found, "held": held, "queue": queue, "state": state,
-        "following": found[-1].conversation if len(found) == _CONVERSATIONS else None,
+        "conversations": page, "held": waiting, "queue": queue, "state": state,
+        "following": page[-1].conversation if len(page) == _CONVERSATIONS else None,
     }  # fmt: skip
     return Page("dialogs.html", "queues", "Dialogs", values)
 

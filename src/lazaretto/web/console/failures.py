@@ -29,14 +29,14 @@ async def list_causes(visit: Visit) -> Page:
     if queue is None:
         visit.require(Permission.SEE, None)
         status = await visit.broker.status(limit=200)
-        found = [one for one in status.queues if one.dead_letters]
-        found.sort(key=lambda one: -one.dead_letters)
+        queues = [one for one in status.queues if one.dead_letters]
+        queues.sort(key=lambda one: -one.dead_letters)
         causes = [
             (one.path, cause)
-            for one in found[:_QUEUES]
+            for one in queues[:_QUEUES]
             for cause in (await visit.broker.triage(one.path)).causes
         ]
-        values = {"queues": found, "status": status, "places": _places_of(causes)}
+        values = {"queues": queues, "status": status, "places": _places_of(causes)}
         return Page("failing_queues.html", "failures", "Failures", values)
     visit.require(Permission.SEE, queue)
     over = visit.text("over") is not None

@@ -87,21 +87,21 @@ def folded_moments(moments: Sequence[Moment], few: int) -> list[tuple[Moment | N
 
     Between them stands None, with how many are left out.
     """
-    found: list[tuple[Moment | None, int]] = []
+    rows: list[tuple[Moment | None, int]] = []
     for _, group in itertools.groupby(moments, _kind_of):
         alike = list(group)
         if len(alike) > few and alike[0].attempt is not None:
-            found += [(alike[0], 0), (None, len(alike) - 2), (alike[-1], 0)]
+            rows += [(alike[0], 0), (None, len(alike) - 2), (alike[-1], 0)]
         else:
-            found += [(one, 0) for one in alike]
-    return found
+            rows += [(one, 0) for one in alike]
+    return rows
 
 
 def _kind_of(moment: Moment) -> tuple[object, ...]:
     """Return what attempts have in common that are told as one."""
     attempt = moment.attempt
-    told = None if attempt is None else (attempt.error_type, attempt.error_message)
-    return moment.what, moment.sequence_number, moment.queue, told
+    error = None if attempt is None else (attempt.error_type, attempt.error_message)
+    return moment.what, moment.sequence_number, moment.queue, error
 
 
 async def edit(visit: Visit) -> Page:
@@ -112,11 +112,11 @@ async def edit(visit: Visit) -> Page:
 async def edit_body(visit: Visit) -> Page:
     """Show what another body would change of a dead letter, as a form has it, and plan a repair with it."""
     fields = {name: values[0] for name, values in visit.form.items()}
-    queue, given = fields.get("queue", ""), fields.get("number", "")
-    if not (given.isascii() and given.isdigit() and len(given) < 14):
+    queue, numeral = fields.get("queue", ""), fields.get("number", "")
+    if not (numeral.isascii() and numeral.isdigit() and len(numeral) < 14):
         raise InvalidOption("expected the number of a letter")
     visit.require(Permission.READ_BODIES, queue)
-    number = int(given)
+    number = int(numeral)
     await visit.hold(queue, number)
     letter = await visit.broker.dead_letter(queue, number)
     before = b"" if letter.message is None else letter.message.body
@@ -131,14 +131,14 @@ async def try_letter(visit: Visit) -> Page:
     It runs in a sandbox, and nothing is settled or sent; but it is code that runs, so the audit log says so.
     """
     fields = {name: values[0] for name, values in visit.form.items()}
-    queue, given, name = fields.get("queue", ""), fields.get("number", ""), fields.get("handler", "")
+    queue, numeral, name = fields.get("queue", ""), fields.get("number", ""), fields.get("handler", "")
     visit.require(Permission.READ_BODIES, queue)
     visit.require(Permission.OPERATE, queue)
     handlers: TriedHandlers | None = visit.request.app.state.handlers
-    wellformed = given.isascii() and given.isdigit() and len(given) < 14
+    wellformed = numeral.isascii() and numeral.isdigit() and len(numeral) < 14
     if handlers is None or not wellformed or name not in handlers.names(queue):
         raise InvalidOption("expected a handler that the server was started with, and the number of a letter")
-    number, text = int(given), fields.get("edit") or None
+    number, text = int(numeral), fields.get("edit") or None
     change = None
     if text is not None:
         change = refuse_functions(text)
@@ -171,14 +171,14 @@ async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried
     lines, wrong = list[str](), None
     if text is not None and letter.message is not None:
         try:
-            given = refuse_functions(text)
+            edit = refuse_functions(text)
             await check_edit(visit.broker, queue, text)
-            found = given.apply(letter.message)
-            if isinstance(found, Refused):
-                wrong = f"the edit refuses it: {found.why}"
-            elif isinstance(found, Changed):
-                prepare(found.message)
-                lines = differences(letter.message, found.message, _LINES)
+            edited = edit.apply(letter.message)
+            if isinstance(edited, Refused):
+                wrong = f"the edit refuses it: {edited.why}"
+            elif isinstance(edited, Changed):
+                prepare(edited.message)
+                lines = differences(letter.message, edited.message, _LINES)
         except LazarettoError as error:
             wrong = str(error)
     body, whole = None, None
@@ -196,5 +196,5 @@ async def _edit(visit: Visit, queue: str, number: int, text: str | None, **tried
 
 def _handlers(visit: Visit, queue: str) -> Sequence[str]:
     """Return the names of handlers that letters of a queue can be tried on."""
-    found: TriedHandlers | None = visit.request.app.state.handlers
-    return [] if found is None else found.names(queue)
+    handlers: TriedHandlers | None = visit.request.app.state.handlers
+    return [] if handlers is None else handlers.names(queue)

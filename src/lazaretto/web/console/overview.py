@@ -60,12 +60,12 @@ async def show(visit: Visit) -> Page:
 
 
 def _flows(rates: Sequence[Rate]) -> list[Flow]:
-    found = []
+    flows = []
     for field, name in _FLOW.items():
         counts = tuple(getattr(rate, field) for rate in rates)
         # The last minute is not over.
-        found.append(Flow(name, sum(counts[-1 - _RECENT : -1]) / _RECENT, counts))
-    return found
+        flows.append(Flow(name, sum(counts[-1 - _RECENT : -1]) / _RECENT, counts))
+    return flows
 
 
 async def _largest(visit: Visit, queue: QueueGlance) -> Cause | None:

@@ -56,7 +56,7 @@ async def peek(
     # Those that wait for a retry have an index.
     delayed = state is MessageState.DELAYED
     entity = EntityPath.parse(path, "retry") if delayed else EntityPath.parse(path)
-    found, looked_at, end = list[PeekedMessage](), 0, time.monotonic() + _BUDGET
+    rows, looked_at, end = list[PeekedMessage](), 0, time.monotonic() + _BUDGET
     while True:
         before = looked_at
         async for messages, _ in peeked(share, readings_of(broker), entity, _CHUNK, start, None):
@@ -64,10 +64,10 @@ async def peek(
                 looked_at += 1
                 start = message.sequence_number + 1
                 if state is None or delayed or message.state is state:
-                    found.append(msgspec.structs.replace(message, body=message.body[:_LONGEST]))
-                if len(found) == MESSAGES:
-                    return Peeked(found, looked_at, start)
+                    rows.append(msgspec.structs.replace(message, body=message.body[:_LONGEST]))
+                if len(rows) == MESSAGES:
+                    return Peeked(rows, looked_at, start)
         if looked_at - before < _CHUNK:
-            return Peeked(found, looked_at, None)
+            return Peeked(rows, looked_at, None)
         if time.monotonic() >= end:
-            return Peeked(found, looked_at, start)
+            return Peeked(rows, looked_at, start)

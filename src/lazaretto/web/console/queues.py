@@ -29,9 +29,9 @@ async def list_queues(visit: Visit) -> Page:
     """Show queues in the order of their paths."""
     visit.require(Permission.SEE, None)
     part, after = visit.text("text"), visit.text("after")
-    found = await visit.broker.queues(limit=_QUEUES, after=after, name_contains=part)
-    following = found[-1].path if len(found) == _QUEUES else None
-    return Page("queues.html", "queues", "Queues", {"queues": found, "text": part, "following": following})
+    page = await visit.broker.queues(limit=_QUEUES, after=after, name_contains=part)
+    following = page[-1].path if len(page) == _QUEUES else None
+    return Page("queues.html", "queues", "Queues", {"queues": page, "text": part, "following": following})
 
 
 async def show(visit: Visit) -> Page:
@@ -40,14 +40,14 @@ async def show(visit: Visit) -> Page:
     visit.require(Permission.SEE, path)
     broker = visit.broker
     queue = await broker.queue(path)
-    held = await broker.held_sessions(path, limit=50) if queue.held_sessions else []
+    sessions = await broker.held_sessions(path, limit=50) if queue.held_sessions else []
     peeked, state, start = None, state_of(visit.text("state")), visit.text("start") or "0"
     if visit.may(Permission.READ_BODIES, path):
         if not (start.isascii() and start.isdigit()) or len(start) > 13:
             raise InvalidOption("expected start to be a sequence number")
         peeked = await peek(visit.share, broker, path, state, int(start))
     values = {
-        "queue": queue, "held": held, "breaker": await broker.breaker(path), "peeked": peeked,
+        "queue": queue, "held": sessions, "breaker": await broker.breaker(path), "peeked": peeked,
         "bodies": [] if peeked is None else [show_body(one.body) for one in peeked.messages],
         "state": None if state is None else state.value, "states": [one.value for one in MessageState],
         "most": MESSAGES,
@@ -62,9 +62,9 @@ async def show(visit: Visit) -> Page:
 
 async def _chain(visit: Visit, queue: QueueDescription) -> list[str]:
     """Return the paths that a queue's messages are forwarded along, if they are, those after it."""
-    found, to = list[str](), queue.options.forward_to
-    while to is not None and len(found) < _CHAIN and to not in found:
-        found.append(to)
+    paths, to = list[str](), queue.options.forward_to
+    while to is not None and len(paths) < _CHAIN and to not in paths:
+        paths.append(to)
         if not visit.may(Permission.SEE, to):
             break
         try:
@@ -72,7 +72,7 @@ async def _chain(visit: Visit, queue: QueueDescription) -> list[str]:
         except LazarettoError:
             # It is a topic, or was deleted a moment ago.
             break
-    return found
+    return paths
 
 
 def attempts_of(policy: PoisonPolicy) -> str:

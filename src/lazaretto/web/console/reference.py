@@ -25,8 +25,8 @@ async def problem(visit: Visit) -> Page:
     status = STATUSES.get(code, 500)
     if not kinds and code not in STATUSES:
         raise HttpError("route_not_found", "expected the code of an error")
-    told = [(kind.__name__, inspect.getdoc(kind) or "", kind.retriable) for kind in kinds]
-    values = {"code": code, "status": HTTPStatus(status), "told": told}
+    rows = [(kind.__name__, inspect.getdoc(kind) or "", kind.retriable) for kind in kinds]
+    values = {"code": code, "status": HTTPStatus(status), "told": rows}
     return Page("problem.html", "", code, values)
 
 

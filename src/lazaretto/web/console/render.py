@@ -107,8 +107,8 @@ def shown_words(value: str) -> str:
 
 def address(base: str, path: str, /, **parameters: object) -> str:
     """Return the address of a page, with those parameters that are something."""
-    given = {name: value for name, value in parameters.items() if value not in (None, "")}
-    query = urllib.parse.urlencode(given, errors="replace")
+    chosen = {name: value for name, value in parameters.items() if value not in (None, "")}
+    query = urllib.parse.urlencode(chosen, errors="replace")
     return f"{base}{urllib.parse.quote(path, errors='replace')}{'?' if query else ''}{query}"
 
 

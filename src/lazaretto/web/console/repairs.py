@@ -22,8 +22,8 @@ async def list_repairs(visit: Visit) -> Page:
     """Show repairs, the newest first."""
     queue = visit.text("queue")
     visit.require(Permission.SEE, queue)
-    found = await visit.broker.repairs(queue, limit=100)
-    return Page("repairs.html", "repairs", "Repairs", {"repairs": found, "queue": queue})
+    repairs = await visit.broker.repairs(queue, limit=100)
+    return Page("repairs.html", "repairs", "Repairs", {"repairs": repairs, "queue": queue})
 
 
 class FailedAgain(NamedTuple):
@@ -36,19 +36,19 @@ class FailedAgain(NamedTuple):
 
 async def _failed_again(visit: Visit, repair: AsyncRepair, status: RepairStatus) -> list[FailedAgain]:
     """Return the first letters that failed again, of those that whoever asks may see."""
-    found: list[FailedAgain] = []
+    letters: list[FailedAgain] = []
     if not status.counts.failed or not visit.may(Permission.READ_BODIES, status.queue):
-        return found
+        return letters
     async for one in repair.letters(failed=True):
         before = await _without_message(visit, status.queue, one.sequence_number)
         after, queue = None, one.queue or status.queue
         if one.sent_as is not None and visit.may(Permission.READ_BODIES, queue):
             with contextlib.suppress(MessageNotFound):
                 after = await _without_message(visit, queue, one.sent_as)
-        found.append(FailedAgain(before, after, queue))
-        if len(found) == _LETTERS:
+        letters.append(FailedAgain(before, after, queue))
+        if len(letters) == _LETTERS:
             break
-    return found
+    return letters
 
 
 async def _without_message(visit: Visit, queue: str, number: int) -> DeadLetter:

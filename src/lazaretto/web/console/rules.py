@@ -47,8 +47,8 @@ async def show(visit: Visit) -> Page:
     if topic is None or name is None:
         raise InvalidOption("expected the parameters topic and subscription")
     visit.require(Permission.SEE, topic)
-    found = await visit.broker.subscription(topic, name)
-    path, condition = found.queue.path, visit.text("filter")
+    description = await visit.broker.subscription(topic, name)
+    path, condition = description.queue.path, visit.text("filter")
     waiting: list[StoredMessage] = []
     if visit.may(Permission.READ_BODIES, path):
         part = await in_room(
@@ -58,7 +58,7 @@ async def show(visit: Visit) -> Page:
         waiting = list(part.messages)
     wrong, trials, judged = None, list[Trial](), list[Judgement]()
     try:
-        tried = list(found.rules)
+        tried = list(description.rules)
         if condition is not None:
             await check_filter(visit.broker, path, DeadLetterFilter(where=condition))
             tried.append(Rule(_CONDITION, SqlFilter(condition)))
@@ -69,7 +69,7 @@ async def show(visit: Visit) -> Page:
     except (FilterError, FilterSyntaxError, InvalidOption, InvalidMessage, NotPermitted) as error:
         wrong = str(error)
     values = {
-        "topic": topic, "name": name, "path": path, "rules": found.rules, "condition": condition,
+        "topic": topic, "name": name, "path": path, "rules": description.rules, "condition": condition,
         "waiting": len(waiting), "trials": trials, "judged": judged, "wrong": wrong,
         "subject": visit.text("subject"), "properties": visit.text("properties"), "named": _CONDITION,
     }  # fmt: skip
@@ -96,14 +96,14 @@ def _trials(rules: Sequence[Rule], messages: Sequence[StoredMessage]) -> list[Tr
         except LazarettoError:
             # It was sent under other limits: it could not be sent again.
             continue
-    found = []
+    trials = []
     for rule in rules:
         judge = judge_of(rule)
         said = [judge(view) for view in views]
         unknown = [one for one in said if one.matches is None]
         why = unknown[0].why if unknown else None
-        found.append(Trial(rule.name, sum(one.matches is True for one in said), len(unknown), why))
-    return found
+        trials.append(Trial(rule.name, sum(one.matches is True for one in said), len(unknown), why))
+    return trials
 
 
 def _judged(rules: Sequence[Rule], message: Message) -> list[Judgement]:

@@ -29,7 +29,7 @@ async def show(visit: Visit) -> Page:
     except InvalidOption as error:
         return Page("search.html", "search", "Search", {**values, "wrong": str(error)})
     queue = queue or search.queue
-    found: list[tuple[str, DeadLetterPage]] = []
+    pages: list[tuple[str, DeadLetterPage]] = []
     queues = []
     if search.plain and queue is None and not search.conditions:
         queues = list((await visit.broker.status(limit=20, name_contains=search.plain)).queues)
@@ -47,8 +47,8 @@ async def show(visit: Visit) -> Page:
                 continue
             page = await _page(visit, path, search)
             if page.letters or page.next:
-                found.append((path, page))
-    values |= {"queue": queue, "queues": queues, "found": found}
+                pages.append((path, page))
+    values |= {"queue": queue, "queues": queues, "found": pages}
     return Page("search.html", "search", "Search", values)
 
 

@@ -47,10 +47,10 @@ class Search:
 def search_of(typed: str, now: datetime) -> Search:
     """Return what was typed as a search. Raises InvalidOption for a condition that there is not."""
     words: list[str] = []
-    given: dict[str, Any] = {}
+    named: dict[str, Any] = {}
     fields: list[str] = []
-    for found in _WORD.finditer(typed):
-        name, quoted, bare = found.groups()
+    for match in _WORD.finditer(typed):
+        name, quoted, bare = match.groups()
         value = bare if quoted is None else quoted.replace('""', '"')
         if name is None:
             words.append(value)
@@ -58,26 +58,26 @@ def search_of(typed: str, now: datetime) -> Search:
             fields.append(_condition(name[:-1], value, quoted is not None))
         elif name[:-1].lower() in _NAMES:
             key = name[:-1].lower()
-            if key in given:
+            if key in named:
                 raise InvalidOption(f"expected {key}: once")
-            given[key] = value
+            named[key] = value
         elif quoted is None and (value.startswith("//") or name == "urn:"):
             # An address, not a condition.
-            words.append(found[0])
+            words.append(match[0])
         else:
             raise InvalidOption(f"unknown condition {shown(name)}{suggestion(name[:-1], sorted(_NAMES))}")
-    plain, queue = " ".join(words), given.pop("queue", None)
-    if "session" in given:
-        fields.append(f"sys.session_id = {_text(given['session'])}")
+    plain, queue = " ".join(words), named.pop("queue", None)
+    if "session" in named:
+        fields.append(f"sys.session_id = {_text(named['session'])}")
     which = DeadLetterFilter(
-        reason=given.get("reason"),
-        error_type=given.get("error"),
-        since=None if "since" not in given else now - _span(given["since"]),
-        text=given.get("text") or (plain or None if given or fields else None),
-        cause=None if "cause" not in given else _whole(given["cause"]),
+        reason=named.get("reason"),
+        error_type=named.get("error"),
+        since=None if "since" not in named else now - _span(named["since"]),
+        text=named.get("text") or (plain or None if named or fields else None),
+        cause=None if "cause" not in named else _whole(named["cause"]),
         where=" AND ".join(fields) or None,
     )
-    return Search(plain, queue, which, bool(given or fields))
+    return Search(plain, queue, which, bool(named or fields))
 
 
 def _condition(name: str, value: str, quoted: bool) -> str:

@@ -117,8 +117,8 @@ async def _answered(call: Call, screen: Screen, door: AccessDoor, visits: Visits
     try:
         if request.method == "POST":
             form = _form_of(await content_of(request, _MOST))
-        given = form.get("csrf")
-        csrf = given[0] if given else None
+        sent = form.get("csrf")
+        csrf = sent[0] if sent else None
         who = call.identity = await door.admit(request, csrf=csrf)
         call.admit = functools.partial(door.admit, request, csrf=csrf, again=True)
         visit = Visit(seen_by(call.broker, who), visits, who, request, form, base)
@@ -155,18 +155,18 @@ def _form_of(content: bytes) -> dict[str, list[str]]:
 
 async def _shown(visit: Visit, screen: Screen) -> Response:
     with deadline_of(visit.request):
-        found = await screen(visit)
-        done = None if found.moved is not None else await visit.done()
-    if found.moved is not None:
-        return RedirectResponse(found.moved, 303)
+        page = await screen(visit)
+        results = None if page.moved is not None else await visit.done()
+    if page.moved is not None:
+        return RedirectResponse(page.moved, 303)
     content = render(
-        found.template,
+        page.template,
         visit.request,
         visit=visit,
-        here=found.here,
-        title=found.title,
-        done=done,
-        **found.values,
+        here=page.here,
+        title=page.title,
+        done=results,
+        **page.values,
     )
     return Response(content, headers={} if visit.tag is None else {"ETag": visit.tag}, media_type="text/html")
 

@@ -20,10 +20,10 @@ _TROUBLED, _BREAKERS = 200, 20
 async def topics(visit: Visit) -> Page:
     """Show topics with their subscriptions and rules."""
     visit.require(Permission.SEE, None)
-    found = [
+    rows = [
         (topic, await visit.broker.subscriptions(topic.path)) for topic in (await visit.broker.topics())[:50]
     ]
-    return Page("topics.html", "queues", "Topics", {"topics": found})
+    return Page("topics.html", "queues", "Topics", {"topics": rows})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class TakerRow:
 
 def taker_rows(workers: Iterable[Worker]) -> list[TakerRow]:
     """Return who takes messages, clients of servers last."""
-    found = []
+    rows = []
     for worker in workers:
         of: dict[tuple[str, str], list[MessageTaker]] = {}
         for one in worker.takers:
             of.setdefault((one.kind, one.name), []).append(one)
-        found += [
+        rows += [
             TakerRow(
                 *who,
                 tuple(one.queue for one in some),
@@ -60,7 +60,7 @@ def taker_rows(workers: Iterable[Worker]) -> list[TakerRow]:
             )
             for who, some in of.items()
         ]
-    return sorted(found, key=lambda row: (row.comes_through, row.name, row.worker.name))
+    return sorted(rows, key=lambda row: (row.comes_through, row.name, row.worker.name))
 
 
 async def workers(visit: Visit) -> Page:
@@ -70,14 +70,14 @@ async def workers(visit: Visit) -> Page:
     moved = [one for one in status.queues if one.breaker is not BreakerStatus.CLOSED][:_BREAKERS]
     breakers = [(one.path, await visit.broker.breaker(one.path)) for one in moved]
     queue = visit.text("queue")
-    found = await visit.broker.workers()
-    rows = taker_rows(found)
+    listed = await visit.broker.workers()
+    rows = taker_rows(listed)
     at_work = {(queue, row.name) for row in rows if row.worker.alive for queue in row.queues}
     values = {
         "queue": queue,
         "takers": [row for row in rows if not queue or queue in row.queues],
         "at_work": at_work,
-        "workers": [one for one in found if one.holds or not one.alive],
+        "workers": [one for one in listed if one.holds or not one.alive],
         "breakers": breakers,
         "pipelines": await visit.visits.consumers(),
     }
@@ -88,8 +88,8 @@ async def claims(visit: Visit) -> Page:
     """Show the claims that pipelines took of a queue."""
     queue = visit.queue()
     visit.require(Permission.SEE, queue)
-    found = await visit.broker.claims(queue, limit=_CLAIMS)
-    return Page("claims.html", "queues", f"Claims of {queue}", {"claims": found, "queue": queue})
+    page = await visit.broker.claims(queue, limit=_CLAIMS)
+    return Page("claims.html", "queues", f"Claims of {queue}", {"claims": page, "queue": queue})
 
 
 async def keys(visit: Visit) -> Page:

@@ -93,17 +93,17 @@ class Visit:
 
     def queue(self) -> str:
         """Return the queue that the page is about. Raises InvalidOption."""
-        found = self.text("queue")
-        if found is None:
+        path = self.text("queue")
+        if path is None:
             raise InvalidOption("expected the parameter queue with the path of a queue")
-        return found
+        return path
 
     def number(self, name: str = "number") -> int:
         """Return a number in the path. Raises InvalidOption."""
-        found = int(self.request.path_params[name])
-        if found >= 1 << 42:
+        number_ = int(self.request.path_params[name])
+        if number_ >= 1 << 42:
             raise InvalidOption("expected a smaller number")
-        return found
+        return number_
 
     def may(self, permission: str, path: str | None) -> bool:
         """Return whether the person may do so on an entity; None: on all of them."""
@@ -119,8 +119,8 @@ class Visit:
 
     def fields(self, command: Command) -> list[tuple[str, str]]:
         """Return the fields of a form that runs a command."""
-        found: dict[str, Any] = msgspec.to_builtins(command)
-        return [(f"{name}:json", msgspec.json.encode(value).decode()) for name, value in found.items()]
+        values: dict[str, Any] = msgspec.to_builtins(command)
+        return [(f"{name}:json", msgspec.json.encode(value).decode()) for name, value in values.items()]
 
     async def done(self) -> Done | None:
         """Return what the person did just before, if the page was asked for by an action."""

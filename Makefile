@@ -55,7 +55,7 @@ define install
 	@touch $@
 endef
 
-.PHONY: run demo test check soak bench drill format lock sbom release-check changelog docs clean help
+.PHONY: run demo test check soak bench drill format lock sbom release-check container-check changelog docs clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -69,6 +69,7 @@ help:
 	@echo "make lock    newer versions of all that is installed, with hashes, in requirements/"
 	@echo "make sbom    what a server consists of, as CycloneDX, in dist/"
 	@echo "make release-check: build a release, check it, and use it in an empty environment"
+	@echo "make container-check: build the container file without an engine, and try it; as root, with debootstrap and buildah"
 	@echo "make docs    the pages as a site, in .site/site"
 	@echo "make drill   killers, hangs, restarts and outages, side by side with other queues"
 
@@ -89,7 +90,7 @@ check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 soak: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
-	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_long_outages.py tests/surroundings/test_systems.py
+	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_outages.py tests/door/test_long_outages.py tests/surroundings/test_systems.py
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m bench
@@ -118,6 +119,9 @@ sbom: $(READY)
 
 release-check: $(UV) sbom
 	@$(BIN)/python -m contrib.release_check $(UV)
+
+container-check:
+	@sh contrib/container/check.sh
 
 # The fragments of changelog.d become a section of the changelog, for the version in pyproject.toml.
 changelog: $(UV)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -54,6 +55,16 @@ def test_it_installs_what_there_is_on_a_python_that_there_may_be() -> None:
     assert extras <= project["optional-dependencies"].keys()
     versions = re.findall(r"python:(\d+\.\d+)", text)
     assert {f"Programming Language :: Python :: {one}" for one in versions} <= set(project["classifiers"])
+
+
+def test_it_is_built_and_runs_on_a_root_that_cannot_be_written() -> None:
+    script = str(_FILE.parent / "check.sh")
+    subprocess.run(["sh", "-n", script], check=True)
+    if not os.environ.get("LAZARETTO_TEST_CONTAINER"):
+        pytest.skip("LAZARETTO_TEST_CONTAINER does not say that debootstrap and buildah may be run as root")
+    done = subprocess.run(["sh", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "sent and received as user 12345" in done.stdout
 
 
 def test_a_compose_file_and_an_example_are_well_formed() -> None:

@@ -72,18 +72,18 @@ class Sender(Closing):
 
     def _sending(self, messages: Sendable | Iterable[Sendable]) -> Steps[int | list[int]]:
         """Return the steps of `send`."""
-        self._refuse_closed()
-        numbers = yield from self._sending_prepared(prepare_all(messages))
-        return numbers[0] if isinstance(messages, Sendable) else numbers
-
-    def _sending_prepared(self, prepared: list[NewMessage]) -> Steps[list[int]]:
-        """Return the steps of `send` for messages that are checked and encoded."""
+        if self._closed:
+            self._refuse_closed()
+        prepared = prepare_all(messages)
+        if not prepared:
+            return []
         tracing = active(self._store)
-        if tracing is None or not prepared:
-            numbers: list[int] = (yield self._step(prepared)) if prepared else []
+        numbers: list[int]
+        if tracing is None:
+            numbers = yield self._step(prepared)
         else:
             numbers = yield from tracing.sending(self._path, prepared, self._step)
-        return numbers
+        return numbers[0] if isinstance(messages, Sendable) else numbers
 
     def _step(self, messages: list[NewMessage]) -> Do:
         return Do(send_operation(self._path, self._via, messages))

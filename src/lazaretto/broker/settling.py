@@ -109,7 +109,7 @@ def settlements(messages: Messages, settlement: Settlement) -> list[Settled]:
     """Return the settlements of one call: one message or several, all settled in the same way."""
     if isinstance(messages, ReceivedMessage):
         return [Settled(messages, settlement)]
-    items = list(messages) if isinstance(messages, Iterable) else [messages]
+    items = list(messages) if type(messages) is list or isinstance(messages, Iterable) else [messages]
     for message in items:
         if not isinstance(message, ReceivedMessage):
             raise InvalidOption(f"expected received messages, got {shown(message)}")

@@ -11,7 +11,7 @@ above it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lazaretto.model.entities import Subqueue
 
@@ -36,6 +36,7 @@ SET_ASIDE = 3
 _PARTS = (Subqueue.MAIN, Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
 
 
+@functools.lru_cache(maxsize=4096)
 def lower_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     """Return the key just before a subqueue's first message, or the first one of a lane."""
     if queue_id <= LAST_QUEUE:
@@ -44,14 +45,10 @@ def lower_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     return first | (queue_id >> QUEUE_ID_BITS) - 1 << PARTITION_SEQUENCE_BITS
 
 
+@functools.lru_cache(maxsize=4096)
 def upper_bound(queue_id: int, subqueue: Subqueue = Subqueue.MAIN) -> int:
     """Return the highest key a subqueue's messages can have, or those of a lane."""
     return lower_bound(queue_id, subqueue) | (LAST_SEQUENCE if queue_id <= LAST_QUEUE else _LAST_IN_PARTITION)
-
-
-def most_in_lane(lane: int) -> int:
-    """Return how many messages a lane can have in its life."""
-    return LAST_SEQUENCE if lane <= LAST_QUEUE else _LAST_IN_PARTITION
 
 
 @functools.lru_cache(maxsize=1024)
@@ -95,8 +92,10 @@ def queue_of(key: int) -> int:
     return key >> QUEUE_BITS
 
 
-def queues_of(keys: Iterable[int]) -> set[int]:
+def queues_of(keys: Sequence[int]) -> set[int]:
     """Return the queue ids in some keys."""
+    if len(keys) == 1:
+        return {keys[0] >> QUEUE_BITS}
     return {key >> QUEUE_BITS for key in keys}
 
 

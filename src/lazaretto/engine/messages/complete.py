@@ -8,7 +8,7 @@ from lazaretto.engine.outcome.attempts import note_cleared
 from lazaretto.engine.outcome.client_outages import note_completed_by_client
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import resolve
-from lazaretto.model.keys import in_main, main_key, queue_of
+from lazaretto.model.keys import QUEUE_BITS, in_main, main_key
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED
 from lazaretto.store.records.messages import QueueRecord
@@ -31,15 +31,16 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
     if not retained:
         _forget(tx, messages)
     hooks.on_completed(tx, queue, messages)
-    note_completed_by_client(tx, queue, [message.key for message in messages])
+    if queue.options.breaker is not None:
+        note_completed_by_client(tx, queue, [message.key for message in messages])
     count_messages(tx, COMPLETED, messages)
     return True
 
 
 def count_messages(tx: Transaction, kind: int, messages: Sequence[ReceivedMessage]) -> None:
     """Count messages of one queue, unless they are of a subqueue."""
-    if messages and in_main(messages[0].key):
-        tx.rates.count(queue_of(messages[0].key), kind, len(messages))
+    if messages and in_main(key := messages[0].key):
+        tx.rates.count(key >> QUEUE_BITS, kind, len(messages))
 
 
 def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:

@@ -157,6 +157,8 @@ class Receive(Operation[Found]):
         self, tx: Transaction, queue: QueueRecord, token: int, until: int
     ) -> list[ReceivedMessage] | None:
         """Take the next fresh messages if no other message precedes them; else return None."""
+        if queue.partitions == 1:
+            return tx.take_clear(queue.queue_id, self.limit, token, until)
         taken: list[ReceivedMessage] | None = None
         for lane in tx.partitions.waiting(queue):
             taken = tx.take_clear(lane, self.limit, token, until)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -132,7 +133,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
         settled: list[tuple[QueueRecord, Sequence[Settled]]] = []
         for path, locks in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
-            entries = [entry for of_lock in locks.values() for entry in of_lock]
+            entries = list(itertools.chain.from_iterable(locks.values()))
             keys = [entry.message.key for entry in entries]
             if queues_of(keys) != {queue.queue_id}:
                 # The queue was deleted, and a new one has its path.

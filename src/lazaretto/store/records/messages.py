@@ -71,8 +71,13 @@ class QueueRecord:
     #: Whether it is a queue in one part that is on, and is set to do nothing but keep what is sent to it and
     #: hand it out: so what is asked of each message that comes or goes need not be asked of the queue.
     plain: bool = dataclasses.field(init=False, repr=False, compare=False, default=False)
+    #: How many partitions its own messages are in: a topic keeps only scheduled ones, in one.
+    partitions: int = dataclasses.field(init=False, repr=False, compare=False, default=1)
+    #: The lanes of its messages: itself, or its partitions.
+    lanes: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
+        partitions = 1 if self.kind is EntityKind.TOPIC else self.options.partitions
         plain = (
             self.kind is EntityKind.QUEUE
             and self.status is QueueStatus.ACTIVE
@@ -81,16 +86,8 @@ class QueueRecord:
             and self.path.lower() != SYSTEM_DEAD_LETTER_QUEUE
         )
         object.__setattr__(self, "plain", plain)
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions its own messages are in: a topic keeps only scheduled ones, in one."""
-        return 1 if self.kind is EntityKind.TOPIC else self.options.partitions
-
-    @property
-    def lanes(self) -> tuple[int, ...]:
-        """The lanes of its messages: itself, or its partitions."""
-        return lanes_of(self.queue_id, self.partitions)
+        object.__setattr__(self, "partitions", partitions)
+        object.__setattr__(self, "lanes", lanes_of(self.queue_id, partitions))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

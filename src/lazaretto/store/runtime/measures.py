@@ -86,26 +86,27 @@ class Measures:
         return self.commits, self.operations, self.handlers, self.waits, self.ages
 
 
-_measures: Measures | None = None
+#: What this process measures; None if nobody asks.
+of_process: Measures | None = None
 
 
 def active() -> Measures | None:
     """Return what this process measures; None if nobody asks."""
-    return _measures
+    return of_process
 
 
 def switch_on() -> Measures:
     """Measure from now on, for as long as the process lives."""
-    global _measures
-    if _measures is None:
-        _measures = Measures()
-    return _measures
+    global of_process
+    if of_process is None:
+        of_process = Measures()
+    return of_process
 
 
 @contextlib.contextmanager
 def measuring_commit(operations: int) -> Iterator[None]:
     """Note how long a commit takes, of so many operations, if somebody asks. One that fails is not noted."""
-    measures = _measures
+    measures = of_process
     if measures is None:
         yield
         return

@@ -141,7 +141,8 @@ class CommitContext(Statements):
     def fresh_start(self, queue_id: int) -> int | None:
         """Return the same, behind what claims lock by ranges."""
         start = self.first_fresh(queue_id)
-        if self.any_claimed():
+        # Mostly it was asked, and nothing is.
+        if self.memory.claimed is not False and self.any_claimed():
             place = {"first": start or lower_bound(queue_id), "last": upper_bound(queue_id)}
             (last,) = self.run("last_claimed", place).fetchone()
             start = start if last is None else last

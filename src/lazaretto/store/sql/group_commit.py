@@ -27,8 +27,8 @@ from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
 from lazaretto.model.deadline import current, undated
+from lazaretto.store.runtime import measures
 from lazaretto.store.runtime.forks import at_work
-from lazaretto.store.runtime.measures import active
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
@@ -135,7 +135,10 @@ class GroupCommit:
                 try:
                     with self._writing:
                         while not ticket.done:
-                            self._lead(ticket)
+                            if ticket.taken or self.closed:
+                                _refuse(ticket)
+                            else:
+                                self._write()
                 finally:
                     if self._durable or self._quick:
                         self._wake_next()
@@ -270,20 +273,8 @@ class GroupCommit:
         """How many operations wait for a commit to come."""
         return len(self._durable) + len(self._quick)
 
-    def _lead(self, own: Ticket) -> None:
-        """Write once: for all that wait, or for the quick ones if it is their turn."""
-        if own.taken:
-            # Whoever took it is gone without an answer.
-            own.error, own.done = StoreError(_IN_DOUBT), True
-            return
-        if self.closed:
-            # Closed since it came: there is nothing left to write to.
-            own.error, own.done = BrokerClosed("the broker is closed"), True
-            return
-        self._write()
-
     def _write(self) -> None:
-        """Write once."""
+        """Write once: for all that wait, or for the quick ones if it is their turn."""
         if 1 < self._callers > self.waiting:
             self._gather(self._callers)
         self._went_ahead = bool(self._quick and self._durable) and not self._went_ahead
@@ -299,15 +290,15 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             if group:
-                measures = active()
-                begin = 0.0 if measures is None else time.perf_counter()
+                of_process = measures.of_process
+                begin = 0.0 if of_process is None else time.perf_counter()
                 if current() is None:
                     self._commit(group)
                 else:
                     with undated():
                         self._commit(group)
-                if measures is not None:
-                    measures.note_commit(begin, len(group))
+                if of_process is not None:
+                    of_process.note_commit(begin, len(group))
             committed = True
         except Exception as error:
             for ticket in group:
@@ -344,6 +335,13 @@ class GroupCommit:
         for ticket in (*tuple(self._durable), *tuple(self._quick))[:1]:
             if ticket.wake is not None:
                 _release(ticket.wake)
+
+
+def _refuse(own: Ticket) -> None:
+    """Answer an operation that its caller cannot write."""
+    # Whoever took it is gone without an answer; or it is closed since it came: nothing is left to write to.
+    own.error = StoreError(_IN_DOUBT) if own.taken else BrokerClosed("the broker is closed")
+    own.done = True
 
 
 def _tell(group: list[Ticket]) -> None:

@@ -11,7 +11,6 @@ from lazaretto.model.keys import (
     lane_of,
     lower_bound,
     main_key,
-    most_in_lane,
     queue_of,
     upper_bound,
 )
@@ -66,11 +65,16 @@ class SequenceNumbers(Part):
 
     def take_keys(self, lane: int, count: int = 1) -> int:
         """Return the first of so many keys at the end of a lane."""
-        last, most = self._last(lane), most_in_lane(lane)
-        if last + count > most:
+        numbers = self._context.memory.last_sequences
+        last = numbers.get(lane)
+        if last is None:
+            last = self._find_last(lane)
+        first = lower_bound(lane) + last
+        if first + count > upper_bound(lane):
+            most = upper_bound(lane) - lower_bound(lane)
             raise StoreError(f"the queue, or a partition of it, has used all of its {most} sequence numbers")
-        self._context.memory.last_sequences[lane] = last + count
-        return lower_bound(lane) + last + 1
+        numbers[lane] = last + count
+        return first + 1
 
     def keep(self, key: int) -> None:
         """Mark a sequence number as used by a message that is not stored under it."""
@@ -92,8 +96,9 @@ class SequenceNumbers(Part):
         return found
 
     def _lane_of(self, key: int) -> int:
-        queue = self._queues.by_id(queue_of(key))
-        return lane_of(key, 1 if queue is None else queue.partitions)
+        queue_id = queue_of(key)
+        queue = self._queues.by_id(queue_id)
+        return queue_id if queue is None or queue.partitions == 1 else lane_of(key, queue.partitions)
 
     def _set_high_water(self, lane: int, number: int) -> None:
         self._context.run("set_high_water", {"queue_id": lane, "sequence_number": number})

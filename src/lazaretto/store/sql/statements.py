@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -50,21 +51,15 @@ class RowStatement:
     """A query that takes rows, for any number of them."""
 
     def __init__(self, query: Query, place: Place) -> None:
-        self._query = query
-        self._place = place
-        self._texts: dict[int, str] = {}
+        #: Returns its text for a number of rows.
+        self.text = functools.cache(lambda count: place(with_rows(query.sql, count))[0])
         self.locks_first = bool(query.locks_first)
-
-    def text(self, count: int) -> str:
-        """Return its text for `count` rows."""
-        found = self._texts.get(count)
-        if found is None:
-            found, _ = self._place(with_rows(self._query.sql, count))
-            self._texts[count] = found
-        return found
 
     def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
         """Run it for `count` rows; `values` holds all their values, row by row."""
+        if count == 1:
+            execute(self.text(1), values)
+            return
         width = len(values) // count
         for start in range(0, count, _MOST_ROWS):
             rows = min(_MOST_ROWS, count - start)

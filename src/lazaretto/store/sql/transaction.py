@@ -167,7 +167,7 @@ class Transaction(MessageReads):
             ttl, due, state = message.time_to_live, None, FRESH
             if limit is not None and (ttl is None or ttl > limit):
                 ttl = limit
-            expires = message.end(now, ttl)
+            expires = None if ttl is None else message.end(now, ttl)
             due = expires
             scheduled = message.scheduled
             if scheduled is not None and scheduled > now and not force_fresh:
@@ -183,8 +183,7 @@ class Transaction(MessageReads):
         if sessions:
             self.dialogs.note_streams(queue.queue_id, (message.session_id for message in messages))
         self.context.insert("insert_messages", values, count)
-        sized = self.queues.sized(queue.queue_id)
-        if sized is not None:
+        if not queue.plain and (sized := self.queues.sized(queue.queue_id)) is not None:
             self.queues.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
         self.context.wake(keys[0], count)
         self.rates.count(queue.queue_id, SENT, count)
@@ -293,7 +292,7 @@ class Transaction(MessageReads):
 
     def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
         """Remove messages held under locks, given by token; return False if the lock on any is lost."""
-        return all(self._delete_held(keys, token) for token, keys in held.items())
+        return all(map(self._delete_held, held.values(), held))
 
     def _delete_held(self, keys: Sequence[int], token: int) -> bool:
         self.sequences.keep_highest(keys)

@@ -6,7 +6,7 @@ import itertools
 import time
 from collections.abc import Callable, Mapping
 
-from lazaretto.store.sqlite.wake_file import BUCKETS, READER_BELL, READERS, WakeFile
+from lazaretto.store.sqlite.wake_file import BUCKETS, FIRST_NEWS, READER_BELL, READERS, WakeFile
 
 #: What readers wait for: any message, for which one of them is enough, or what only they may take.
 _ANY, _OWN = 1, 2
@@ -47,12 +47,14 @@ class News:
         file = self._file
         for place in places:
             # By the slot's number no two processes take the same one.
-            file.set_news(place % BUCKETS, file.slot << 24 | next(self._numbers) & 0xFF_FFFF)
+            file.words[FIRST_NEWS + place % BUCKETS] = file.slot << 24 | next(self._numbers) & 0xFF_FFFF
 
     def ring(self, places: Mapping[int, int]) -> None:
         """Wake other processes that wait for messages of these places, no more than needed."""
         file = self._file
-        slots = file.waiting(READERS) if file.anybody_waits(READERS) else []
+        if file.find_reader() < 0:
+            return
+        slots = file.waiting(READERS)
         if not slots or slots == [file.slot]:
             return
         for place, messages in places.items():

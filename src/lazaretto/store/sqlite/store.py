@@ -146,7 +146,7 @@ class SqliteStore(Store):
     def _begin_alone(self, connection: sqlite3.Connection) -> None:
         """Start a transaction of the one writer there can be, with a log that is not too long."""
         self._wait_to_begin(connection)
-        if not self._log.is_due():
+        if not next(self._log.turns) or not self._log.is_due():
             return
         with suppress(sqlite3.Error, StoreGone):
             # Whatever keeps it from this will keep it from its commit, too, which tells.
@@ -161,22 +161,27 @@ class SqliteStore(Store):
         Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
         """
         line = self._line
-        mine = line is None or line.turn_ends is None or not line.is_others_turn()
-        if mine and _try_to_begin(connection) is None:
-            return
+        if line is None or line.turn_ends is None or not line.is_others_turn():
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                _refuse_unless_busy(error)
         end = time.monotonic() + self._busy
         nap = _FIRST_NAP
         with nullcontext(time.sleep) if line is None else line.standing() as sleep:
             while True:
                 sleep(nap)
-                error = _try_to_begin(connection)
-                if error is None:
+                try:
+                    connection.execute("BEGIN IMMEDIATE")
                     return
-                if time.monotonic() >= end:
-                    raise StoreBusy(
-                        f"{self._where}: another process held the write lock for {self._busy:g} seconds; "
-                        "try again"
-                    ) from error
+                except sqlite3.OperationalError as error:
+                    _refuse_unless_busy(error)
+                    if time.monotonic() >= end:
+                        raise StoreBusy(
+                            f"{self._where}: another process held the write lock for {self._busy:g} seconds; "
+                            "try again"
+                        ) from error
                 nap = min(2 * nap, _LONGEST_NAP)
 
     def _save(self) -> None:
@@ -385,15 +390,10 @@ class SqliteStore(Store):
         return [*others, self._connection]
 
 
-def _try_to_begin(connection: sqlite3.Connection) -> sqlite3.OperationalError | None:
-    """Start a transaction; return the error if another process is in one."""
-    try:
-        connection.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
-            raise
-        return error
-    return None
+def _refuse_unless_busy(error: sqlite3.OperationalError) -> None:
+    """Raise an error of beginning again, unless it says that another process is in a transaction."""
+    if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
+        raise error
 
 
 @contextmanager

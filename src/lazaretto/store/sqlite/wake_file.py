@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import mmap
 import os
 import stat
@@ -27,6 +28,8 @@ _MAGIC = b"lazaretto wake 1"
 READERS = 256
 WRITERS = READERS + SLOTS
 _NEWS = 1024
+#: The word that tells of the first bucket's news.
+FIRST_NEWS = _NEWS >> 2
 _SLOT = _NEWS + 4 * BUCKETS
 #: A slot: its readers' bell, its writer's bell, the times of a waiting writer, what its readers wait for.
 _SLOT_BYTES = 512
@@ -63,6 +66,9 @@ class WakeFile:
             os.close(self._fd)
             raise
         self.words = memoryview(self.memory).cast("I")
+        #: Return where the first one stands that waits, to read or to write; below 0 if nobody does.
+        self.find_reader = functools.partial(self.memory.find, b"\1", READERS, READERS + SLOTS)
+        self.find_writer = functools.partial(self.memory.find, b"\1", WRITERS, WRITERS + SLOTS)
         self._start = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
         self._base = self.offset(self.slot)
 
@@ -89,10 +95,6 @@ class WakeFile:
         return _SLOT + slot * _SLOT_BYTES
 
     # -- those who wait -------------------------------------------------------------------------
-
-    def anybody_waits(self, flags: int) -> bool:
-        """Return whether anybody waits as a reader, or as a writer."""
-        return self.memory.find(b"\1", flags, flags + SLOTS) >= 0
 
     def waiting(self, flags: int) -> list[int]:
         """Return the slots that wait as readers, or as writers."""
@@ -137,15 +139,11 @@ class WakeFile:
 
     def news(self, bucket: int) -> int:
         """Return a number that changes when there are news."""
-        return self.words[(_NEWS >> 2) + bucket]
+        return self.words[FIRST_NEWS + bucket]
 
     def all_news(self) -> bytes:
         """Return the numbers of all buckets."""
         return self.memory[_NEWS : _NEWS + 4 * BUCKETS]
-
-    def set_news(self, bucket: int, number: int) -> None:
-        """Announce news by a number that no other process uses."""
-        self.words[(_NEWS >> 2) + bucket] = number
 
     def wants(self, slot: int, bucket: int) -> int:
         """Return which news the readers of a slot wait for."""

@@ -7,6 +7,7 @@ which come behind a commit when others may write already, are off; whoever holds
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable
 
@@ -38,7 +39,8 @@ class Log:
         self._frame_bytes = page_size + _FRAME_HEADER_BYTES
         self._connect = connect
         self._connection: sqlite3.Connection | None = None
-        self._begun = 0
+        #: Whether it is a transaction's turn to ask, for each that begins.
+        self.turns = itertools.cycle([True] + [False] * (_LOOK_EVERY - 1))
         self._set_due(_PAGES)
 
     def _set_due(self, pages: int) -> None:
@@ -48,10 +50,6 @@ class Log:
 
     def is_due(self) -> bool:
         """Return whether it is time to copy the log to the file. Called when a transaction begins."""
-        looks = self._begun % _LOOK_EVERY == 0
-        self._begun += 1
-        if not looks:
-            return False
         frame_header = read_at(self._file, _FRAME_HEADER_BYTES, self._due_offset)
         salt = frame_header[8:16]
         if salt == self._old_salt:

@@ -64,7 +64,7 @@ class WritersLine:
 
     def pass_on(self) -> None:
         """Wake whoever is next. To be called after each write."""
-        first = self._first() if self._file.anybody_waits(WRITERS) else None
+        first = self._first() if self._file.find_writer() >= 0 else None
         if first is None:
             self.turn_ends = None
             return

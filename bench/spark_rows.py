@@ -22,6 +22,8 @@ from bench.spark_runs import RESULT
 from lazaretto import PoisonPolicy, QueueOptions
 from lazaretto.spark import quarantine
 
+#: Rows that stand together in a file: Spark holds so many in memory, and no part of a file is less.
+_GROUP = 16_384
 #: Files of a source, which are read in one micro-batch, and of how many rows one is bad: none, then the rest.
 _FILES, POISON = 4, (0, 10_000, 100)
 SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -93,7 +95,7 @@ def fill(folder: Path, rows: int, poison: int) -> None:
                 "timestamp": pa.array([1_700_000_000_000_000] * len(numbers), pa.timestamp("us", "UTC")),
             }
         )
-        pq.write_table(table, folder / f"{first}.parquet", compression="none")
+        pq.write_table(table, folder / f"{first}.parquet", compression="none", row_group_size=_GROUP)
 
 
 def _stream(spark: Any, source: Path) -> Any:

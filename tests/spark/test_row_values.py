@@ -5,16 +5,22 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from lazaretto.host.handlers import Handler
+from lazaretto.isolation import SandboxOptions
+from lazaretto.spark import row_task
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import RowOrigins
+from lazaretto.spark.row_task import QuarantineSettings, RowTask
 from lazaretto.spark.sandbox_handler import pack_result, unpack_results
+from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.source_rows import RowSetup
+from lazaretto.spark.task_settings import TaskSettings
 
 #: Around the hour that Berlin has twice, before 1970, and the first and last that Python has.
 MOMENTS = [
@@ -86,3 +92,31 @@ def test_a_time_that_python_has_not_spoils_its_row_alone() -> None:
     assert message.body == b"y"
     with pytest.raises(ValueError, match="is damaged"):
         layout.row_of(message.body, message.headers)
+
+
+def fail(row: Any) -> None:
+    raise ValueError("no")
+
+
+def test_large_rows_that_fail_are_stored_a_part_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored: list[int] = []
+
+    def note(options: Any, stage: str, rows: list[Any]) -> None:
+        stored.append(sum(len(row.message.body) for row in rows))
+
+    monkeypatch.setattr(row_task, "_store_rows", note)
+    frame = pa.RecordBatch.from_pydict({"id": range(40), "body": [b"x" * 2_000_000] * 40})
+    layout = RowLayout(frame.schema.serialize().to_pybytes(), "body", ("id",))
+    task = TaskSettings(
+        options=SparkOptions(store=str(tmp_path / "store.db"), queue="work"),
+        setup=RowSetup(Handler("work", fail), layout.schema.names, layout.times),
+        limits=SandboxOptions(), inline=True, results=None, schema=None, breaker=None,
+    )  # fmt: skip
+    running = RowTask(QuarantineSettings(task, layout, None), 1)
+    running.run(frame)
+    running.finish()
+    assert sum(stored) == 40 * 2_000_000
+    # A part of a batch, and what was kept before it.
+    assert max(stored) <= 40_000_000

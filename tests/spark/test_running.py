@@ -17,7 +17,7 @@ import pytest
 from lazaretto import Broker, DeadLetterFilter, JavaNotFound, Message, NotAllowed
 from lazaretto.cli import main
 from lazaretto.host import Handler
-from lazaretto.spark import dry_run, find_java, process, spark_session, triage
+from lazaretto.spark import dry_run, find_java, process, quarantine, spark_session, triage
 from lazaretto.spark.class_archive import archive_of, java_options
 from lazaretto.spark.first_run import prepare
 from lazaretto.spark.java import _make_shim, _packaged
@@ -163,6 +163,8 @@ class TestConnect:
             client: Any = type(name, (), {"__module__": f"pyspark.sql.connect.{module}"})()
             with pytest.raises(NotAllowed, match="Spark Connect"):
                 process(client, len, store="shop.db", queue="work", checkpoint="check")
+            with pytest.raises(NotAllowed, match="Spark Connect"):
+                quarantine(client, len, store="shop.db", queue="work", checkpoint="check")
             with pytest.raises(NotAllowed, match="Spark Connect"):
                 triage(client, "shop.db", "work")
             with pytest.raises(NotAllowed, match="Spark Connect"):

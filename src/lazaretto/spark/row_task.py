@@ -33,7 +33,8 @@ from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_settings import TaskSettings
 
-#: Bytes of rows that are taken out of a batch at once, and failed rows that are stored at once.
+#: Bytes of rows that are taken out of a batch at once, and how many failed rows, or bytes of them, are kept
+#: until they are stored.
 _MOST_BYTES, _STAGED = 16 * 1024 * 1024, 500
 #: What a task tells the driver: of a shard what a pipeline's tells, of rows its own stage.
 TOLD = pa.schema(
@@ -65,7 +66,9 @@ def run_rows(
             for row in batch.filter(pc.is_valid(claims)).drop_columns(["row"]).to_pylist():
                 make = functools.partial(LetterTask, layout=settings.layout)
                 told.append(run_shard(settings.task, row["claim"], row["epoch"], row["shard"], make))
-            rows = batch.filter(pc.is_null(claims))
+            # What is filtered is copied, and nearly all batches have rows of the source alone.
+            is_source = claims.null_count == batch.num_rows
+            rows = batch if is_source else batch.filter(pc.is_null(claims))
             if rows.num_rows:
                 task = task or RowTask(settings, number)
                 task.run(pa.RecordBatch.from_struct_array(rows.column("row")))
@@ -176,6 +179,7 @@ class RowTask(_TaskOfRows):
         partition = 0 if context is None else context.partitionId()
         super().__init__(task, number, partition, 0, 0, None, layout=settings.layout)
         self._kept: list[OtherRow] = []
+        self._kept_bytes = 0
         self._of_rows = RowOrigins(self._layout)
         #: Of a place that refuses results of its own accord: the number of each row, by its key.
         self._refuses = refuses(settings.results)
@@ -189,7 +193,7 @@ class RowTask(_TaskOfRows):
             part = batch.slice(start, rows)
             self._look_for_waiting(part)
             self._run_rows(part)
-            if len(self._kept) >= _STAGED:
+            if len(self._kept) >= _STAGED or self._kept_bytes >= _MOST_BYTES:
                 self._stage()
 
     def _run_rows(self, part: pa.RecordBatch) -> None:
@@ -211,9 +215,9 @@ class RowTask(_TaskOfRows):
             self._results.refused.clear()
         for key, staged in others.items():
             row = part.slice(key - first, 1)
-            self._kept.append(
-                _other_row(self._layout, row, staged, origins.get(key) or self._of_rows.of(row))
-            )
+            kept = _other_row(self._layout, row, staged, origins.get(key) or self._of_rows.of(row))
+            self._kept.append(kept)
+            self._kept_bytes += len(kept.message.body) + len(kept.message.headers or b"")
 
     def _look_for_waiting(self, batch: pa.RecordBatch) -> None:
         """Have rows of a session wait in the queue, too, where others of it do."""
@@ -240,7 +244,7 @@ class RowTask(_TaskOfRows):
 
     def _stage(self) -> None:
         _store_rows(self._settings.options, self.stage, self._kept)
-        self._kept = []
+        self._kept, self._kept_bytes = [], 0
 
     def finish(self) -> Any:
         staged = super().finish()

@@ -14,6 +14,11 @@ AMQP_CLIENT: Final = "AMQP client"
 HTTP_CLIENT: Final = "HTTP client"
 
 
+def client_name(name: str, origin: str | None) -> str:
+    """Return the name of a client by which people know it: with where it is, if that is known."""
+    return f"{name} at {origin}" if origin else name
+
+
 class Taker(NamedTuple):
     """One who takes messages of a queue: its path, with a subqueue, the kind of taker, and a name."""
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from lazaretto.model.actors import Actor, NameKind
 from lazaretto.model.grants import KEY
+from lazaretto.model.presence import client_name
 from lazaretto.servicebus.keys import Keys, stands
 from lazaretto.servicebus.signatures import AccessPolicy, Grant, Right, Unauthorized
 from lazaretto.serving.guard import Guard, Seat
@@ -98,7 +99,7 @@ class Grants:
         """Return a name for who receives from a path: what it calls itself, its key, and where it is."""
         actor = self.actor(path, Right.LISTEN)
         who = [one for one in (own, str(actor) if actor.kind is NameKind.KEY else "") if one]
-        return f"{' with '.join(who) or 'somebody'}{f' at {actor.origin}' if actor.origin else ''}"
+        return client_name(" with ".join(who) or "somebody", actor.origin)
 
     def sees(self, path: str) -> bool:
         """Return whether the client may know of an entity: whether it has any right on it."""

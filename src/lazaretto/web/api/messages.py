@@ -21,7 +21,7 @@ from lazaretto.model.filters.records import property_value
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
 from lazaretto.model.permissions import Permission
-from lazaretto.model.presence import HTTP_CLIENT
+from lazaretto.model.presence import HTTP_CLIENT, client_name
 from lazaretto.model.records.messages import message_of, refuse_many, usual_messages
 from lazaretto.observe.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.bounded import COST, array_of, peeked
@@ -199,7 +199,7 @@ async def receive(call: Call, query: ReceiveQuery) -> list[ReceivedMessage]:
         receiver,
         str(EntityPath.parse(query.queue, query.subqueue)),
         HTTP_CLIENT,
-        f"{client.name}{f' at {client.origin}' if client.origin else ''}",
+        client_name(client.name, client.origin),
     )
     limit = await _room_to_receive(call, query)
     receiving = receiver.receive(limit, query.wait)

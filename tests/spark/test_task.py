@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import multiprocessing
 import pickle
+import resource
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +43,7 @@ from .acts import act
 from .driver import Driver, seen
 
 MIB = 1024 * 1024
+LARGE = 50_000_000
 SCHEMA = pa.schema([("text", pa.string())])
 
 
@@ -154,6 +158,35 @@ def test_results_of_50_mib_are_held_one_at_a_time(
     assert failure.type == "ResultTooLarge"
     assert sorted(staged.completed_keys()) == [1, 2, 4]
     assert max(held) == 50 * MIB
+
+
+def echo(message: Any) -> Any:
+    return {"text": message.body.decode()}
+
+
+def peaks_of(rows: int, folder: str) -> tuple[int, int]:
+    """Run rows of 50 MB whose results are as large; return the peaks of this process and of its sandbox."""
+    task, _ = task_of(echo, Path(folder))
+    for _ in range(rows):
+        task.run(batch_of([b"x" * LARGE]))
+    task.finish()
+    task._settings.sandbox().close()
+    # Of this program alone, which what Python says of its own resources is not.
+    own = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
+    return own, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peaks are told by /proc")
+def test_the_memory_of_a_task_does_not_grow_with_rows_of_50_mb(tmp_path: Path) -> None:
+    peaks = []
+    for rows in (4, 8):
+        # A process of its own for each: a peak is never taken back.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            peaks.append(pool.submit(peaks_of, rows, str(tmp_path / str(rows))).result())
+    (own, others), (own_of_more, others_of_more) = peaks
+    # Twice as many, with their results, would be eight more.
+    assert own_of_more < own + 2 * LARGE
+    assert others_of_more < others + 2 * LARGE
 
 
 @pytest.mark.parametrize("refork_every", [1, 3, 15])

@@ -10,6 +10,8 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # An older version of Azure's client, which tests use beside the newest.
 OLDER_CLIENT := $(VENV)/azure-servicebus-7.14
+# The Spark for which Delta is published, beside the newest.
+OLDER_SPARK := $(VENV)/spark-4.2
 # The newest one's own tests, which only its source has.
 AZURE_TESTS := $(VENV)/azure-servicebus-tests
 # Tests start processes of their own, and wait for them a third of the time; four at a time suit two cores.
@@ -19,13 +21,14 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 # Exact versions with hashes: of what the demo and the main job need, of all that the gate needs, of what a server
-# in a container needs, of what makes these files, and of the older client.
+# in a container needs, of what makes these files, and of the older client and Spark.
 DEMO_LOCK := requirements/demo.lock
 RUN_LOCK := requirements/run.lock
 GATE_LOCK := requirements/gate.lock
 SERVER_LOCK := requirements/server.lock
 UV_LOCK := requirements/uv.lock
 OLDER_LOCK := requirements/older-client.lock
+OLDER_SPARK_LOCK := requirements/older-spark.lock
 AZURE_TESTS_LOCK := requirements/azure-tests.lock
 # The Pythons for which they were made; any other takes what pyproject.toml allows.
 LOCKED := sys.version_info[:2] in ((3, 11), (3, 12), (3, 13))
@@ -55,7 +58,7 @@ define install
 	@touch $@
 endef
 
-.PHONY: run demo test check soak bench drill format lock sbom release-check container-check changelog docs clean help
+.PHONY: run demo test check soak delta bench drill format lock sbom release-check container-check changelog docs clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -65,6 +68,7 @@ help:
 	@echo "make test-store, test-door …: one folder of tests/"
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
+	@echo "make delta   tables of Delta's, with the Spark that it is published for (a part of make soak)"
 	@echo "make bench   speed, side by side with other queues"
 	@echo "make lock    newer versions of all that is installed, with hashes, in requirements/"
 	@echo "make sbom    what a server consists of, as CycloneDX, in dist/"
@@ -89,8 +93,11 @@ test-%: $(READY)
 check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-soak: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
+soak: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS) delta
 	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_outages.py tests/door/test_long_outages.py tests/surroundings/test_systems.py
+
+delta: $(READY) $(OLDER_SPARK)
+	@PYTHONPATH=$(CURDIR)/$(OLDER_SPARK) $(BIN)/python -m pytest tests/spark/test_delta_tables.py
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m bench
@@ -112,6 +119,7 @@ lock: $(UV)
 	  --output-file $(SERVER_LOCK) - pyproject.toml > /dev/null
 	@printf 'uv>=0.13,<0.14\n' | $(COMPILE) --output-file $(UV_LOCK) - > /dev/null
 	@printf 'azure-servicebus==7.14.*\nisodate>=0.6\n' | $(COMPILE) --no-deps --output-file $(OLDER_LOCK) - > /dev/null
+	@printf 'pyspark==4.2.*\n' | $(COMPILE) --no-deps --output-file $(OLDER_SPARK_LOCK) - > /dev/null
 	@printf 'azure-servicebus==7.15.*\n' | $(COMPILE) --no-deps --output-file $(AZURE_TESTS_LOCK) - > /dev/null
 
 sbom: $(READY)
@@ -159,6 +167,11 @@ $(BENCH_READY): $(READY) bench/pyproject.toml
 $(OLDER_CLIENT): $(OLDER_LOCK) | $(READY)
 	@rm -rf $@ $@.part
 	@$(PIP) install --require-hashes --no-deps --target $@.part --requirement $(OLDER_LOCK)
+	@mv $@.part $@
+
+$(OLDER_SPARK): $(OLDER_SPARK_LOCK) | $(READY)
+	@rm -rf $@ $@.part
+	@$(PIP) install --require-hashes --no-deps --target $@.part --requirement $(OLDER_SPARK_LOCK)
 	@mv $@.part $@
 
 $(AZURE_TESTS): $(AZURE_TESTS_LOCK) | $(READY)

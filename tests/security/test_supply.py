@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = {
     "gate.lock": ("dev", "examples", "spark"), "run.lock": ("examples", "spark"), "demo.lock": ("serve",),
     "server.lock": ("serve", "postgres", "oidc"),
-    "uv.lock": (), "older-client.lock": (), "azure-tests.lock": (),
+    "uv.lock": (), "older-client.lock": (), "older-spark.lock": (), "azure-tests.lock": (),
 }  # fmt: skip
 #: What is installed as pyproject.toml allows it: on other Pythons than those that were locked, and to compare
 #: speed with other queues. No gate does that.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -35,6 +36,22 @@ def source_of_kafka() -> dict[str, str]:
         return {}
 
 
+#: Whether the Spark that runs is the one for which Delta's source is published.
+HAS_DELTA = importlib.metadata.version("pyspark").startswith("4.2.")
+
+
+def source_of_delta() -> dict[str, str]:
+    """Return the settings by which Spark has Delta, none if it is of another Spark."""
+    if not HAS_DELTA:
+        return {}
+    kinds = ("delta",) if KAFKA == "none" else ("delta", "kafka")
+    return {
+        "spark.jars": ",".join(str(jar) for kind in kinds for jar in jars(kind)),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    }
+
+
 @pytest.fixture(scope="session")
 def kafka() -> Iterator[str]:
     """The address of a broker."""
@@ -52,7 +69,9 @@ def spark() -> Iterator[Any]:
     from lazaretto.spark import spark_session
 
     # On a busy machine, Python takes longer to start than Spark waits for it.
-    patience = {"spark.python.authenticate.socketTimeout": "300s", **source_of_kafka()}
+    patience = {
+        "spark.python.authenticate.socketTimeout": "300s", **source_of_kafka(), **source_of_delta()
+    }  # fmt: skip
     # Hundreds of queries share this Java, whose heap keeps something of each.
     session = spark_session({"spark.driver.memory": "1536m", **patience})
     session.sparkContext.setLogLevel("OFF")

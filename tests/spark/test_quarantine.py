@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
@@ -436,26 +438,46 @@ def test_a_stream_of_a_queue_is_refused(spark: Any, broker: Broker, url: str, tm
         quarantine(stream, count, store=url, queue="work", checkpoint=str(tmp_path), origin=["claim"])
 
 
+def compressed(lines: list[str]) -> bytes:
+    return gzip.compress("".join(f"{line}\n" for line in lines).encode())
+
+
+def as_parquet(lines: list[str]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"line": lines}), sink)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+@pytest.mark.parametrize(
+    ("kind", "end", "encode"), [("text", ".txt.gz", compressed), ("parquet", ".parquet", as_parquet)]
+)
 def test_a_file_that_is_cut_short_sets_nothing_aside(
-    spark: Any, broker: Broker, url: str, tmp_path: Path
+    spark: Any,
+    broker: Broker,
+    url: str,
+    tmp_path: Path,
+    kind: str,
+    end: str,
+    encode: Callable[[list[str]], bytes],
 ) -> None:
     """Spark cannot say which rows such a file had: the query ends, or leaves the rest of it out."""
-    lines = "".join(f"{n}\n" for n in [*range(1, 20_000), "bad"])
-    whole, short = gzip.compress(lines.encode()), gzip.compress(lines.replace("\n", "0\n").encode())
-    for name, content in (("a.txt.gz", whole), ("b.txt.gz", short[: len(short) // 2])):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        (tmp_path / "in" / name).write_bytes(content)
+    lines = [*map(str, range(1, 20_000)), "bad"]
+    (tmp_path / "in").mkdir()
+    for place, some in enumerate((lines, [f"{line}0" for line in lines])):
+        content = encode(some)
+        (tmp_path / "in" / f"{place}{end}").write_bytes(content[: len(content) // (1 + place)])
 
     def run(**options: str) -> None:
-        reader = spark.readStream.schema("line string").options(**options)
+        reader = spark.readStream.format(kind).schema("line string").options(**options)
         query = quarantine(
-            reader.text(str(tmp_path / "in")), count, store=url, queue="work", isolation="inline",
+            reader.load(str(tmp_path / "in")), count, store=url, queue="work", isolation="inline",
             checkpoint=str(tmp_path / "check"), results=str(tmp_path / "results"), schema="n bigint",
         )  # fmt: skip
         assert isinstance(query, StreamingQuery)
         query.awaitTermination()
 
-    with pytest.raises(Exception, match=r"b\.txt\.gz|end of"):
+    with pytest.raises(Exception, match=r"1\.txt\.gz|end of|1\.parquet"):
         run()
     assert broker.queue("work").counts.total == 0
     run(ignoreCorruptFiles="true")

@@ -25,8 +25,8 @@ from lazaretto.servicebus.amqp.events import (
 )
 from lazaretto.servicebus.amqp.frames import AMQP_HEADER, HEARTBEAT, frame, transfer_frame
 from lazaretto.servicebus.amqp.performatives import Attach, Begin, Rejected
+from lazaretto.servicebus.peer import Watch
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.watch import Watch
 
 
 @pytest.mark.parametrize("field", dataclasses.fields(DoorLimits), ids=lambda field: field.name)

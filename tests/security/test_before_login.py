@@ -19,10 +19,8 @@ from door.client import connected, run, token
 from lazaretto import aio
 from lazaretto.servicebus import AccessPolicy, DoorLimits, open_door
 from lazaretto.servicebus.amqp.frames import AMQP_HEADER, HEARTBEAT
-from lazaretto.serving.guard import Guard
-from lazaretto.serving.refusals import Refusals
-from lazaretto.serving.reports import Reports
-from lazaretto.serving.stall import Stall
+from lazaretto.serving.guard import Guard, Refusals, Reports
+from lazaretto.serving.http import Stall
 from lazaretto.web import Access, Grant, Identity, Role, open_web
 
 OWNER = "right-token-of-the-owner"

@@ -15,7 +15,7 @@ from lazaretto.servicebus import DoorLimits
 from lazaretto.servicebus.amqp import Link, Section, encode_section
 from lazaretto.servicebus.amqp.conditions import RESOURCE_LIMIT_EXCEEDED
 from lazaretto.servicebus.amqp.events import Closed, CreditChanged, DeliveriesUpdated
-from lazaretto.serving.holdings import Holdings
+from lazaretto.serving.guard import Holdings
 
 #: Bytes that each client leaves with the server, and those that all of them may.
 SIZE, LIMIT = 50_000, 300_000

@@ -11,8 +11,7 @@ from door.client import connected, opened, run
 from lazaretto import ServerOverloaded, aio
 from lazaretto.model.limits import ServerLimits
 from lazaretto.servicebus.amqp.events import LinkDetached
-from lazaretto.serving.guard import Guard
-from lazaretto.serving.memory import MemoryAlarm
+from lazaretto.serving.guard import Guard, MemoryAlarm
 from lazaretto.web import Access, Grant, Identity, Role, open_web
 
 

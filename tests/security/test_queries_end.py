@@ -18,8 +18,7 @@ from lazaretto.model.deadline import Deadline, current, within
 from lazaretto.model.filters import values
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget, Share
-from lazaretto.serving.guard import Guard
-from lazaretto.serving.people import People
+from lazaretto.serving.guard import Guard, People
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.web import Access, Grant, Identity, Role, open_web
@@ -235,7 +234,7 @@ class TestEveryWay:
 
     @pytest.mark.stores("sqlite")
     def test_a_person_has_few_under_way(self, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("lazaretto.serving.people.Budget", functools.partial(Budget, patience=0.0))
+        monkeypatch.setattr("lazaretto.serving.guard.Budget", functools.partial(Budget, patience=0.0))
 
         async def work() -> None:
             async with limited(url, requests_per_person=2, searches_per_person=1) as (guard, client):

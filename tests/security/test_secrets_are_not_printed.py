@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 import lazaretto
-from lazaretto.cli.exposures import needless_rights
+from lazaretto.cli.doctor_command import needless_rights
 from lazaretto.cli.served_doors import ServedDoors, risks_of
 from lazaretto.model.grants import Grant, Role
 

@@ -24,8 +24,7 @@ from lazaretto import (
     QueueOptions,
 )
 from lazaretto.spark import process, settle
-from lazaretto.spark.bodies import PROBLEM, VALUE, BodyFormat, make_extras
-from lazaretto.spark.json_samples import inferred
+from lazaretto.spark.bodies import PROBLEM, VALUE, BodyFormat, inferred, make_extras
 from lazaretto.spark.property_columns import property_columns
 from lazaretto.spark.source_options import SparkOptions, parse
 

@@ -15,18 +15,18 @@ from lazaretto.cli.commands import Commands
 from lazaretto.cli.completion import VARIABLE, print_completions
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import discard_output, problem
-from lazaretto.cli.standard_streams import open_missing
 from lazaretto.cli.wording import in_shell_words, on_one_line, option_of_others
 from lazaretto.errors import LazarettoError
 from lazaretto.tools.surroundings import take_child_signals
 
+# Input is opened for writing and output for reading, so that their use fails as it does for a closed file:
+# nothing is sent as an empty body, and what nobody was shown is not settled. Errors have nowhere else to go.
+_STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
 # The base of everything that is wrong with a command line; typer does not export it by name.
 _UsageError: Any = typer.BadParameter.__mro__[1]
-
 #: The widest that help is, in columns.
 _WIDTH = 80
 _EPILOG = "\b\nExit codes:\n" + "\n".join(f"  {code:<3d}  {meaning}" for code, meaning in MEANINGS.items())
-
 app = typer.Typer(
     name="lazaretto",
     cls=Commands,
@@ -37,6 +37,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": _WIDTH},
 )
+
+
+def open_missing() -> None:
+    """Open those that are closed, so that no other file takes their number, here or in a child."""
+    for number, (name, access, mode) in enumerate(_STREAMS):
+        if getattr(sys, name) is None:
+            opened = os.open(os.devnull, access)
+            os.dup2(opened, number)
+            if opened == number:
+                os.set_inheritable(number, True)
+            else:
+                os.close(opened)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
 def _version(wanted: bool) -> None:

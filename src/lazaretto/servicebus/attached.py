@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import secrets
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -13,7 +15,7 @@ from lazaretto.aio import AsyncReceiver
 from lazaretto.aio.posting import introduce
 from lazaretto.broker.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
-from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue
 from lazaretto.model.presence import AMQP_CLIENT
 from lazaretto.servicebus.amqp import AmqpError, Link
 from lazaretto.servicebus.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED
@@ -29,7 +31,7 @@ from lazaretto.servicebus.amqp.events import (
 )
 from lazaretto.servicebus.amqp.link import LinkSession
 from lazaretto.servicebus.amqp.performatives import Coordinator, Source, Target
-from lazaretto.servicebus.amqp.values import Described
+from lazaretto.servicebus.amqp.values import Described, Symbol, ULong
 from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of
 from lazaretto.servicebus.browser import COPY, Browser
 from lazaretto.servicebus.consumer import Consumer
@@ -38,10 +40,18 @@ from lazaretto.servicebus.order import ALL, Order
 from lazaretto.servicebus.producer import Producer
 from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.signatures import Right, Unauthorized, entity_of
-from lazaretto.servicebus.temporary import Temporary
 
+if TYPE_CHECKING:
+    from lazaretto.aio import AsyncBroker
+
+
+#: What JMS's clients call a topic that the server would have to make.
+_TOPICS: Final = frozenset({"topic", "temporary-topic"})
+#: What is left of a server that was killed is deleted after that time.
+_OPTIONS: Final = QueueOptions(auto_delete_on_idle=timedelta(days=1))
+#: `delete-on-close`: the queue is deleted when the link that made it is.
+_LIFETIME: Final = {Symbol("lifetime-policy"): Described(ULong(0x2B), [])}
 T = TypeVar("T")
-
 #: Links to queues and topics.
 _Entities = Producer | Consumer | Browser
 _SESSION_FILTER: Final = "com.microsoft:session-filter"
@@ -58,6 +68,50 @@ _MIXED: Final = 2
 #: Ticks of .NET: tenths of a microsecond since the year 1.
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _TICKS_IN_1970: Final = 621_355_968_000_000_000
+
+
+class Temporary:
+    """The queues that were made for links of one connection."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._queues: dict[Link, tuple[AsyncBroker, str]] = {}
+
+    async def make(self, link: Link) -> None:
+        """Make the queue of a link that asks for a dynamic one, and name it as the link's end.
+
+        Raises AmqpError for a topic, Unauthorized without the right to make entities.
+        """
+        end = link.source if link.sends else link.target
+        if not isinstance(end, Source | Target) or not end.dynamic:
+            return
+        if not _TOPICS.isdisjoint(end.capabilities or ()):
+            raise AmqpError(
+                NOT_IMPLEMENTED,
+                "expected a queue or the address of a topic, got a topic that is dynamic: this server makes "
+                "queues alone that live as long as a link; use a temporary queue",
+            )
+        name = f"temporary-{secrets.token_hex(16)}"
+        self._client.grants.require(name, Right.MANAGE)
+        broker = self._client.door.broker
+        self._queues[link] = broker, name
+        await broker.create_queue(name, _OPTIONS, actor=self._client.grants.actor(name, Right.MANAGE))
+        named = msgspec.structs.replace(end, address=name, dynamic_node_properties=_LIFETIME)
+        if isinstance(named, Source):
+            link.source = named
+        else:
+            link.target = named
+
+    def end(self, link: Link) -> None:
+        """Delete the queue of a link, if it has one."""
+        made = self._queues.pop(link, None)
+        if made is not None:
+            self._client.start(self._delete(*made))
+
+    async def _delete(self, broker: AsyncBroker, name: str) -> None:
+        # Somebody may have deleted it before.
+        with contextlib.suppress(EntityNotFound):
+            await broker.delete_queue(name, actor=self._client.grants.actor(name, Right.MANAGE))
 
 
 class Attached:

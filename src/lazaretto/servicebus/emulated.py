@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -13,8 +14,11 @@ from lazaretto.model.filters.rules import CorrelationFilter, Filter, Rule, SqlAc
 from lazaretto.servicebus.atom.refusals import Refusal
 from lazaretto.servicebus.atom.settings import ELEMENTS, changes_of, told
 from lazaretto.servicebus.atom.values import write_flag
-from lazaretto.servicebus.commented_json import plain_json
 
+_TEXT: Final = r'"(?:\\.|[^"\\])*"'
+_COMMENTS: Final = re.compile(rf"({_TEXT})|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMAS: Final = re.compile(rf"({_TEXT})|,(?=\s*[}}\]])", re.DOTALL)
+_NO_LINE: Final = re.compile(r"[^\n]")
 #: Fields of a correlation filter, by the names that the file has.
 FIELDS: Final = {
     "ContentType": "content_type",
@@ -33,6 +37,13 @@ DEFAULTS: Final[Mapping[str, QueueOptions | TopicOptions]] = {
     "SubscriptionDescription": QueueOptions(),
 }
 _TYPES: Final[Mapping[Any, str]] = {dict: "an object", list: "a list", str: "text"}
+
+
+def plain_json(text: str) -> str:
+    """Return it as JSON proper. What is taken out leaves blanks, so that errors name the right place."""
+    for pattern in (_COMMENTS, _COMMAS):
+        text = pattern.sub(lambda match: match[1] or _NO_LINE.sub(" ", match[0]), text)
+    return text.removeprefix("\ufeff")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

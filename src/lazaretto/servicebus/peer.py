@@ -23,15 +23,16 @@ from lazaretto.servicebus.attached import Attached
 from lazaretto.servicebus.browser import Browser
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.limits import DoorLimits
 from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Unauthorized, name_of_login
 from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials
-from lazaretto.servicebus.watch import Watch
 from lazaretto.serving.guard import Seat
 
+#: Seconds over which frames without a message are counted.
+_SPAN = 1.0
 T = TypeVar("T")
-
 _log = logging.getLogger("lazaretto.door")
 #: Seconds of silence that a client has to bear at least, and those after which it is told anyway that the
 #: server is there.
@@ -43,6 +44,57 @@ _CROWDED: Final = 0.01
 _LONGEST_END: Final = 10.0
 #: Random numbers, which clients put into what they call themselves.
 _RANDOM: Final = re.compile(r"[0-9a-fA-F]{8}(-?[0-9a-fA-F]{4}){3}-?[0-9a-fA-F]{12}")
+
+
+class Watch:
+    """Activity of one client. Times are on the monotonic clock."""
+
+    def __init__(self, limits: DoorLimits, now: float) -> None:
+        self._limits = limits
+        self._opened = False
+        self._linked = now
+        self._heard = now
+        self._received = 0
+        self._read = 0
+        self._moved = now
+        self._flows = 0
+        self._total = 0
+        self._span = now
+
+    def take(self, size: int, flows: int, now: float, *, opened: bool) -> float:
+        """Note bytes that came, and frames without a message so far. Return for how long to read nothing."""
+        self._heard = now
+        self._received += size
+        self._total = flows
+        if opened and not self._opened:
+            self._opened, self._linked = True, now
+        if now - self._span >= _SPAN:
+            self._span, self._flows = now, flows
+        return max(0.0, self._span + _SPAN - now) if flows - self._flows > self._limits.flows else 0.0
+
+    @property
+    def overfull(self) -> bool:
+        """Whether the client has sent more than it may before it has logged in."""
+        return self._received > self._limits.opening_size or self._total > self._limits.opening_frames
+
+    def overdue(self, now: float, *, linked: bool, read: int, waiting: int) -> str | None:
+        """Return what the client should have done by now; None: nothing.
+
+        `linked`: whether it has links. `read`: the bytes that it has read so far. `waiting`: those that wait.
+        """
+        limits = self._limits
+        if linked:
+            self._linked = now
+        if not waiting or read != self._read:
+            self._read, self._moved = read, now
+        for since, allowed, what in (
+            (self._heard, limits.idle_seconds, "was inactive"),
+            (self._linked, limits.linking_seconds, "had no link"),
+            (self._moved, limits.stalled_seconds, "read nothing"),
+        ):
+            if now - since > allowed:
+                return f"the connection {what} for more than the allowed {allowed * 1000:.0f} milliseconds"
+        return None
 
 
 class Peer(asyncio.Protocol):

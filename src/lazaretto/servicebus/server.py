@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -22,7 +23,6 @@ from lazaretto.servicebus.answers import Settlement, verb_of
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.keys import Keys
 from lazaretto.servicebus.limits import DoorLimits
-from lazaretto.servicebus.losses import Losses
 from lazaretto.servicebus.order import Order
 from lazaretto.servicebus.promises import Promises
 from lazaretto.servicebus.signatures import AccessPolicy
@@ -33,18 +33,16 @@ from lazaretto.serving.guard import Guard
 if TYPE_CHECKING:
     from datetime import datetime
 
-T = TypeVar("T")
 
+#: Seconds within which the connections of a process that has died are lost.
+_TOGETHER: Final = 0.5
+T = TypeVar("T")
 _log = logging.getLogger("lazaretto.door")
 #: Seconds without a word after which a client is told that the server is there. Clients that wait in a read
 #: hold a lock of theirs until something comes.
 _SILENCE: Final = 5.0
-
-
 #: Seconds after which deleted entities are looked for again if that has failed, and between two looks.
 _AGAIN, _GATHERING = 1.0, 0.02
-
-
 _WANTS_SESSION: Final = (
     "It is not possible for an entity that requires sessions to create a non-sessionful message receiver."
 )
@@ -52,6 +50,30 @@ _HAS_NO_SESSIONS: Final = (
     "A sessionful message receiver cannot be created on an entity that does not require sessions. Ensure "
     "RequiresSession is set to true when creating a Queue or Subscription to enable sessionful behavior."
 )
+
+
+class Losses:
+    """Connections that were lost a moment ago while their clients worked, by the address of these."""
+
+    def __init__(self) -> None:
+        self._lost: deque[tuple[float, str, object]] = deque()
+
+    def note(self, address: str, connection: object) -> None:
+        """Note that a connection was lost while its client had messages."""
+        now = time.monotonic()
+        self._lost.append((now, address, connection))
+        # Longer than needed: who asks waits first.
+        while self._lost[0][0] < now - 4 * _TOGETHER:
+            self._lost.popleft()
+
+    async def others(self, address: str, connection: object) -> bool:
+        """Return whether another connection of an address is lost at about the same time as one just now."""
+        lost = time.monotonic()
+        await asyncio.sleep(_TOGETHER)
+        return any(
+            where == address and one is not connection and at >= lost - _TOGETHER
+            for at, where, one in self._lost
+        )
 
 
 class Namespaces(Protocol):

@@ -9,30 +9,190 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
-from typing import Final
+from pathlib import Path
+from typing import Final, Generic, NamedTuple, TypeVar
 
-from lazaretto.errors import ServerOverloaded
+from lazaretto.errors import ServerOverloaded, TooManyRequests
 from lazaretto.model.limits import ServerLimits
-from lazaretto.serving.budget import Budget
-from lazaretto.serving.holdings import Holdings
-from lazaretto.serving.memory import MemoryAlarm, allowed, taken
-from lazaretto.serving.people import People
+from lazaretto.serving.budget import Budget, Share
 from lazaretto.serving.process import OTHER_FILES, most_files
-from lazaretto.serving.refusals import Refusals
-from lazaretto.serving.reports import Reports
 
+#: Addresses that are told in a minute; the others are counted together.
+_MOST: Final = 100
+#: Seconds that are counted together.
+_SPAN: Final = 60.0
+#: Addresses that are remembered; beyond them, the first ones are forgotten.
+_MOST_ADDRESSES: Final = 10_000
+#: Beyond so many within a minute, waiting grows no longer.
+_SLOWEST: Final = 8
+#: Where Linux says how much memory a container may take, and how much a process takes.
+_CONTAINER: Final = Path("/sys/fs/cgroup/memory.max")
+_PROCESS: Final = Path("/proc/self/statm")
+#: Of what a container may take; and of the bound of the alarm, below which it is over.
+_SHARE: Final = 0.8
+_OVER: Final = 0.9
+H = TypeVar("H")
 _log = logging.getLogger("lazaretto.serving")
 #: Seconds between two looks at who must go.
 _LOOK: Final = 1.0
-
 _CROWDED: Final = "connections ended to make room, before a login"
 _FULL: Final = "connections refused: the server has as many as it may"
 _LATE: Final = "connections ended that did not log in, or say what they want, in time"
 _HEAVY: Final = "connections ended that held most of the messages that are in part or in transactions"
 _REFUSED: Final = "wrong keys, tokens or passwords"
+
+
+class Report(NamedTuple):
+    """Happenings at an address since the last report, and how often. `address`: "" for all others."""
+
+    what: str
+    address: str
+    times: int
+
+
+class Reports:
+    """Counts what happens until it is told. Times are on the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._told: float | None = None
+
+    def note(self, what: str, address: str) -> None:
+        """Count something that happened to an address."""
+        key = what, address
+        if key not in self._counts and len(self._counts) >= _MOST:
+            key = what, ""
+        self._counts[key] += 1
+
+    def take(self, now: float) -> list[Report]:
+        """Return what there is to tell, unless something was told less than a minute ago."""
+        if not self._counts or (self._told is not None and now - self._told < _SPAN):
+            return []
+        self._told = now
+        reports = [Report(what, address, times) for (what, address), times in self._counts.items()]
+        self._counts.clear()
+        return reports
+
+
+class Refusals:
+    """When each address was refused. `step`: seconds of the first wait. Times are on the monotonic clock."""
+
+    def __init__(self, step: float) -> None:
+        self._step = step
+        self._times: dict[str, deque[float]] = {}
+        #: How many there were, of all addresses.
+        self.count = 0
+
+    def note(self, address: str, now: float) -> float:
+        """Note that an address gave a wrong key or token; return for how long it waits for the answer."""
+        self.count += 1
+        times = self._times.pop(address, None) or deque(maxlen=_SLOWEST)
+        times.append(now)
+        while now - times[0] >= _SPAN:
+            times.popleft()
+        self._times[address] = times
+        if len(self._times) > _MOST_ADDRESSES:
+            del self._times[next(iter(self._times))]
+        return self._step * len(times)
+
+
+class People:
+    """Counts what people have under way."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._requests: Counter[str] = Counter()
+        self._searches = Budget(limits.searches)
+        self._own: dict[str, Budget] = {}
+
+    def begin(self, person: str, share: Share) -> None:
+        """Count a request until it ends. Raises TooManyRequests."""
+        most = self._limits.requests_per_person
+        if self._requests[person] >= most:
+            raise TooManyRequests(f"expected at most {most} requests of {person!r} under way, got one more")
+        self._requests[person] += 1
+        share.at_end(lambda: self._end(person))
+
+    def _end(self, person: str) -> None:
+        self._requests[person] -= 1
+        if not self._requests[person]:
+            del self._requests[person]
+
+    async def search(self, person: str, share: Share) -> None:
+        """Wait for a search of a person to have its turn until the request ends. Raises TooManyRequests."""
+        own = self._own.setdefault(person, Budget(self._limits.searches_per_person))
+        mine, all_ = Share(own), Share(self._searches)
+
+        def end() -> None:
+            all_.let_go()
+            mine.let_go()
+            if not own.held and not own.waited_for:
+                self._own.pop(person, None)
+
+        share.at_end(end)
+        try:
+            await mine.hold(1)
+            await all_.hold(1)
+        except ServerOverloaded:
+            raise TooManyRequests(
+                f"expected at most {self._limits.searches_per_person} searches of a person under way, and "
+                f"{self._limits.searches} of all, got more: ask again when others are over"
+            ) from None
+
+
+def taken() -> int:
+    """Return the bytes that this process has in memory; 0 where the system does not say it."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(_PROCESS.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+def allowed(most: int) -> int:
+    """Return the bytes above which the alarm rings: `most`, or less in a small container."""
+    with contextlib.suppress(OSError, ValueError):
+        return min(most, int(int(_CONTAINER.read_text()) * _SHARE))
+    return most
+
+
+class MemoryAlarm:
+    """Rings above some bytes, until they are clearly fewer."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.rings = False
+
+    def look(self, size: int) -> bool:
+        """Note how many bytes the process takes; return whether the alarm has begun or ended just now."""
+        before = self.rings
+        self.rings = size > (self.most * _OVER if before else self.most)
+        return self.rings is not before
+
+
+class Holdings(Generic[H]):
+    """Bytes that holders have, together at most so many."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.total = 0
+        #: Whoever has held something for the longest time stands first.
+        self._held: dict[H, int] = {}
+
+    def hold(self, holder: H, size: int) -> None:
+        """Note how many bytes somebody holds from now on."""
+        self.total += size - self._held.get(holder, 0)
+        if size:
+            self._held[holder] = size
+        else:
+            self._held.pop(holder, None)
+
+    @property
+    def worst(self) -> H | None:
+        """The one that must go: whoever holds most, while all together hold too much. None: nobody."""
+        return max(self._held, key=self._held.__getitem__) if self.total > self.most else None
 
 
 class Seat:

@@ -19,11 +19,11 @@ from uvicorn.server import ServerState
 from lazaretto.model.loopback import host_name
 from lazaretto.serving.budget import Budget, Share
 from lazaretto.serving.guard import Guard, Seat
-from lazaretto.serving.stall import Stall
 
+#: Bytes that count as something read; a client that takes a few now and then holds all the rest.
+_STEP: Final = 16_384
 #: Clients that speak nonsense are no warning, or they could fill the log.
 _log = logging.getLogger("lazaretto.serving.http")
-_log.setLevel(logging.ERROR)
 #: For a year.
 _STRICT: Final = (b"strict-transport-security", b"max-age=31536000")
 #: Bytes of an answer that are written at once.
@@ -39,11 +39,32 @@ _KEEP_ALIVE: Final = 65
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
-
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
+class Stall:
+    """Watches how many bytes wait for a client. `longest`: seconds for which it may read nothing."""
+
+    def __init__(self, longest: float) -> None:
+        self._longest = longest
+        self._since: float | None = None
+        self._waiting = 0
+
+    def lasts(self, now: float, waiting: int) -> bool:
+        """Note how many bytes wait; return whether the client has read nothing for too long."""
+        # More than before was written, which is done only once the client has read.
+        moved = waiting > self._waiting or waiting <= self._waiting - _STEP
+        if not waiting:
+            self._since, self._waiting = None, 0
+        elif self._since is None or moved:
+            self._since, self._waiting = now, waiting
+        return self._since is not None and now - self._since > self._longest
+
+
+_log.setLevel(logging.ERROR)
 
 
 def seat_of(scope: MutableMapping[str, Any]) -> Seat | None:

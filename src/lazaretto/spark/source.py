@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Iterator, Sequence
@@ -12,21 +13,50 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
-from lazaretto.spark.read_limits import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.versions import LIMITS, spark_version
 from lazaretto.store.records.claims import OPEN, ShardRecord
 
 if TYPE_CHECKING:
     from lazaretto import Broker
     from lazaretto.broker.claims import ClaimConsumer
     from lazaretto.spark.bodies import Extras
+
+
+__all__ = ["ReadAllAvailable", "ReadLimit", "ReadMaxBytes", "ReadMaxRows", "SupportsTriggerAvailableNow"]
+
+if TYPE_CHECKING or spark_version() >= LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit:
+        """The limit of a micro-batch."""
+
+    class ReadAllAvailable(ReadLimit):
+        """All that there is."""
+
+    @dataclasses.dataclass(frozen=True)
+    class ReadMaxRows(ReadLimit):
+        """So many rows at most."""
+
+        max_rows: int
+
+    @dataclasses.dataclass(frozen=True)
+    class ReadMaxBytes(ReadLimit):
+        """So many bytes at most."""
+
+        max_bytes: int
+
+    class SupportsTriggerAvailableNow:
+        """Says that a source is told when such a query starts."""
+
 
 _log = logging.getLogger(__name__)
 

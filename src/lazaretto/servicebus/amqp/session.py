@@ -20,7 +20,6 @@ from lazaretto.servicebus.amqp.conditions import (
     SessionError,
 )
 from lazaretto.servicebus.amqp.deliveries import Deliveries, DeliveriesUpdated
-from lazaretto.servicebus.amqp.dispositions import Disposed, Dispositions
 from lazaretto.servicebus.amqp.encode import NULL
 from lazaretto.servicebus.amqp.handles import Handles, Names
 from lazaretto.servicebus.amqp.link import (
@@ -34,7 +33,7 @@ from lazaretto.servicebus.amqp.link import (
     MessageRefused,
     Oversize,
 )
-from lazaretto.servicebus.amqp.outgoing import Outgoing
+from lazaretto.servicebus.amqp.outgoing import Disposed, Dispositions, Outgoing
 from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Attach,

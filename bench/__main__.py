@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench import hosts, polling
+from bench import goals, hosts, polling
 from bench.depth import room_for
 from bench.machine import Machine
 from bench.measure import Measurement, Result, Scale, take
@@ -49,9 +49,10 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=["all", "served", "depth", "hosts", "polling", "waiting"],
+        choices=["all", "goals", "served", "depth", "hosts", "polling", "waiting"],
         default="all",
-        help="all: the workloads, side by side; served: the same on PostgreSQL; hosts: many processes on one "
+        help="all: the workloads, side by side; goals: in ten minutes, one table of all that users have (its "
+        "options: goals --help); served: the same on PostgreSQL; hosts: many processes on one "
         "PostgreSQL (its options: hosts --help); "
         "polling: processes that wait on one PostgreSQL (its options: polling --help); "
         "waiting: blocked receivers, and several processes on one file; "
@@ -144,6 +145,8 @@ def _wide(console: Console) -> Console:
 
 def main() -> int:
     """Run what the command line asks for."""
+    if sys.argv[1:2] == ["goals"]:
+        return goals.main(sys.argv[2:])
     if sys.argv[1:2] == ["hosts"]:
         return hosts.main(sys.argv[2:])
     if sys.argv[1:2] == ["polling"]:

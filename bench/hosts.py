@@ -37,7 +37,7 @@ from lazaretto.engine.unit_of_work import FinishHandover
 from lazaretto.engine.workers.leases import Handover
 
 _LAYOUTS = "1x1,1x8,4x1,4x4,8x4,16x2"
-_ONE_WAY = 0.0005
+ONE_WAY = 0.0005
 TOPIC = "news"
 _SYSTEMS = ("lazaretto", "pgmq")
 _READY_SECONDS = 120.0
@@ -46,13 +46,14 @@ _WAIT = 1.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layout:
-    """How many processes, and threads in each."""
+    """How many processes, and threads in each; and whether they only send."""
 
     processes: int
     threads: int
+    sends: bool = dataclasses.field(default=False, kw_only=True)
 
     def __str__(self) -> str:
-        return f"{self.processes} x {self.threads}"
+        return f"{self.processes} x {self.threads}{' sends' if self.sends else ''}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +72,7 @@ class Figure:
 
 
 def _layouts(text: str) -> list[Layout]:
-    return [Layout(*map(int, part.split("x"))) for part in text.split(",")]
+    return [Layout(*(int(number) for number in part.split("x"))) for part in text.split(",")]
 
 
 class _Lazaretto:
@@ -185,7 +186,7 @@ _HOSTS: dict[str, type[_Lazaretto] | type[_Pgmq]] = {
 }
 
 
-def _host(system: str, address: str, threads: int, seconds: float, ready: Any, go: Any, out: Any) -> None:
+def _host(system: str, address: str, layout: Layout, seconds: float, ready: Any, go: Any, out: Any) -> None:
     """Run one process: say when it is ready, and then how long each cycle took."""
     host = _HOSTS[system](address)
     took: list[float] = []
@@ -198,6 +199,8 @@ def _host(system: str, address: str, threads: int, seconds: float, ready: Any, g
 
             def cycle() -> None:
                 sender.send(body(1))
+                if layout.sends:
+                    return
                 while not (found := receiver.receive(1, _WAIT)):
                     pass
                 receiver.complete(found)
@@ -216,7 +219,7 @@ def _host(system: str, address: str, threads: int, seconds: float, ready: Any, g
             failed.append(repr(error))
             ready.release()
 
-    threads_ = [threading.Thread(target=run) for _ in range(threads)]
+    threads_ = [threading.Thread(target=run) for _ in range(layout.threads)]
     for thread in threads_:
         thread.start()
     for thread in threads_:
@@ -225,12 +228,13 @@ def _host(system: str, address: str, threads: int, seconds: float, ready: Any, g
     host.close()
 
 
-def _measure(
+def measure(
     system: str, server: PostgresServer, address: str, layout: Layout, seconds: float, *, far: bool
 ) -> Figure:
+    """Measure one system in one layout."""
     context = multiprocessing.get_context("spawn")
     ready, go, out = context.Semaphore(0), context.Event(), context.Queue()
-    arguments = (system, address, layout.threads, seconds, ready, go, out)
+    arguments = (system, address, layout, seconds, ready, go, out)
     hosts = [context.Process(target=_host, args=arguments) for _ in range(layout.processes)]
     for host in hosts:
         host.start()
@@ -264,7 +268,7 @@ def _measure(
 
 
 @contextlib.contextmanager
-def _server(system: str, folder: Path, partitions: int) -> Iterator[PostgresServer]:
+def serving(system: str, folder: Path, partitions: int) -> Iterator[PostgresServer]:
     """Run a server with the system's queue on it, ours with so many partitions."""
     home = folder / system
     home.mkdir()
@@ -295,7 +299,8 @@ def _server(system: str, folder: Path, partitions: int) -> Iterator[PostgresServ
         server.stop()
 
 
-def _address(system: str, server: PostgresServer, port: int | None) -> str:
+def address_of(system: str, server: PostgresServer, port: int | None) -> str:
+    """Return where a system's server is, near or behind the port of a proxy."""
     if system == "pgmq":
         return server.address if port is None else f"host=127.0.0.1 port={port} user=drill dbname=postgres"
     return server.url if port is None else f"postgresql://drill@127.0.0.1:{port}/postgres"
@@ -351,16 +356,16 @@ def main(words: Sequence[str]) -> int:
     with scratch(arguments.dir, "hosts-") as folder, contextlib.ExitStack() as stack:
         machine = Machine.here(folder)
         servers = {
-            system: stack.enter_context(_server(system, folder, arguments.partitions)) for system in systems
+            system: stack.enter_context(serving(system, folder, arguments.partitions)) for system in systems
         }
-        ports = {system: stack.enter_context(delayed(servers[system].socket, _ONE_WAY)) for system in systems}
+        ports = {system: stack.enter_context(delayed(servers[system].socket, ONE_WAY)) for system in systems}
         for _ in range(arguments.rounds):
             for far in {"near": [False], "far": [True], "both": [False, True]}[arguments.where]:
                 for layout in arguments.layouts:
                     for system in systems:
-                        address = _address(system, servers[system], ports[system] if far else None)
+                        address = address_of(system, servers[system], ports[system] if far else None)
                         server = servers[system]
-                        figure = _measure(system, server, address, layout, arguments.seconds, far=far)
+                        figure = measure(system, server, address, layout, arguments.seconds, far=far)
                         figures.append(figure)
                         print(next(_rows([figure], [system])), file=sys.stderr)
     machine = machine.after()

@@ -94,7 +94,7 @@ def wake_paced(system: System[Any], measurement: Measurement) -> dict[str, float
 def _wake_processes(system: System[Any], count: int, pauses: tuple[float, float]) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     answer: Any = context.SimpleQueue()
-    given = (type(system), str(system.home), count, pauses, answer)
+    given = (type(system), str(system.home), system.place, count, pauses, answer)
     process = context.Process(target=_ping_from_outside, args=given)
     process.start()
     waits = _pong(system, count)
@@ -104,10 +104,15 @@ def _wake_processes(system: System[Any], count: int, pauses: tuple[float, float]
 
 
 def _ping_from_outside(
-    kind: type[System[Any]], home: str, count: int, pauses: tuple[float, float], answer: Any
+    kind: type[System[Any]],
+    home: str,
+    place: str | None,
+    count: int,
+    pauses: tuple[float, float],
+    answer: Any,
 ) -> None:
     system = kind(Path(home))
-    system.open()
+    system.join(place)
     answer.put(ping(system.sender(), count, pauses))
     system.close()
 
@@ -117,7 +122,7 @@ def cycles(system: System[Any], measurement: Measurement) -> dict[str, float]:
     context = multiprocessing.get_context("spawn")
     answer: Any = context.SimpleQueue()
     together = context.Barrier(_PROCESSES)
-    given = (type(system), str(system.home), measurement.scale.seconds, together, answer)
+    given = (type(system), str(system.home), system.place, measurement.scale.seconds, together, answer)
     processes = [context.Process(target=_cycle, args=given) for _ in range(_PROCESSES)]
     for process in processes:
         process.start()
@@ -127,9 +132,11 @@ def cycles(system: System[Any], measurement: Measurement) -> dict[str, float]:
     return {"rate": len(took) / measurement.scale.seconds} | latencies(took)
 
 
-def _cycle(kind: type[System[Any]], home: str, seconds: float, together: Any, answer: Any) -> None:
+def _cycle(
+    kind: type[System[Any]], home: str, place: str | None, seconds: float, together: Any, answer: Any
+) -> None:
     system = kind(Path(home))
-    system.open()
+    system.join(place)
     sender, receiver = system.sender(), system.receiver()
     took: list[int] = []
     together.wait()

@@ -99,6 +99,15 @@ class System(ABC, Generic[H]):
     def open(self) -> None:
         """Make the queue, starting the server first if there is one."""
 
+    @property
+    def place(self) -> str | None:
+        """Where another process finds it, if not in its directory."""
+        return None
+
+    def join(self, place: str | None) -> None:
+        """Open what another process has opened at a place."""
+        self.open()
+
     def close(self) -> None:
         """End everything that `open` started."""
 

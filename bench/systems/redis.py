@@ -85,7 +85,7 @@ class RedisSystem(System[_Entry]):
 
     name = "redis"
     package = "redis"
-    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7"})
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "wake-paced", "processes"})
     marks: ClassVar[Mapping[str, str]] = {"W7": "g"}
     settings = (
         "Streams with a consumer group; appendonly yes, appendfsync always; Unix socket, a connection for "
@@ -104,18 +104,26 @@ class RedisSystem(System[_Entry]):
 
     def open(self) -> None:
         self._server = RedisServer(self.home)
-        self._consumers = 0
+        self.join(self._server.address)
         self._client().xgroup_create(QUEUE, _GROUP, id="0", mkstream=True)
 
+    @property
+    def place(self) -> str | None:
+        return self._address
+
+    def join(self, place: str | None) -> None:
+        assert place is not None
+        self._address = place
+        self._consumers = 0
+
     def close(self) -> None:
-        self._server.stop()
+        if hasattr(self, "_server"):
+            self._server.stop()
 
     def _client(self) -> Any:
         # RESP2, so that the shape of the answers does not hang on the version of the client. A thread has
         # a client of its own, which need not ask a pool for its connection at each command.
-        return peer("redis").Redis(
-            unix_socket_path=self._server.address, protocol=2, single_connection_client=True
-        )
+        return peer("redis").Redis(unix_socket_path=self._address, protocol=2, single_connection_client=True)
 
     def sender(self) -> Sender:
         return _RedisSender(self._client())

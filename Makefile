@@ -84,7 +84,7 @@ demo: $(DEMO_READY)
 	@$(BIN)/python -m examples.flights_queue.demo
 
 test: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # One part of it by the folder's name: make test-unit, make test-store, make test-spark …
 test-%: $(READY)

@@ -21,17 +21,22 @@ def matches(shown: str, printed: str) -> bool:
     return re.fullmatch(pattern, lines) is not None
 
 
-def commands_of(transcript: str) -> Iterator[tuple[str, str]]:
-    """Yield each command of a transcript, and what stands below it."""
+def commands_of(transcript: str, prompt: str = "$ ", more: str = "") -> Iterator[tuple[str, str]]:
+    """Yield each command of a transcript, and what stands below it.
+
+    `prompt`: what a command stands behind; `more`: what its further lines do, if it may have some.
+    """
     command, shown, here = "", "", ""
     for line in transcript.splitlines():
         if here:
             command += f"\n{line}"
             here = "" if line == here else here
-        elif line.startswith("$ "):
+        elif more and command and not shown and line.startswith(more.rstrip()):
+            command += f"\n{line.removeprefix(more.rstrip()).removeprefix(' ')}"
+        elif line.startswith(prompt):
             if command:
                 yield command, shown
-            command, shown = line[2:], ""
+            command, shown = line.removeprefix(prompt), ""
             document = _HERE.search(command)
             here = document[1] if document else ""
         else:

@@ -40,6 +40,8 @@ def _printed(address: str) -> set[str]:
             lines |= {
                 html.unescape(one) for one in re.findall(r"<code[^>]*>(lazaretto .*?)</code>", answer.text)
             }
+            forms = re.findall(r'<form class="act.*?</form>', answer.text, re.DOTALL)
+            assert [one for one in forms if "<code" not in one] == [], path
             for link in re.findall(r'<a [^>]*href="([^"#]+)', answer.text):
                 target = urlsplit(urljoin(path, html.unescape(link)))
                 other = target.path + (f"?{target.query}" if target.query else "")

@@ -15,7 +15,7 @@ from lazaretto.cli.commands import Commands
 from lazaretto.cli.completion import VARIABLE, print_completions
 from lazaretto.cli.exits import MEANINGS, CommandError, Exit, exit_code_of
 from lazaretto.cli.output import discard_output, problem
-from lazaretto.cli.wording import in_shell_words, on_one_line, option_of_others
+from lazaretto.cli.wording import in_shell_words, on_one_line, option_of_others, words_beyond
 from lazaretto.errors import LazarettoError
 from lazaretto.tools.surroundings import take_child_signals
 
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem(error.code, in_shell_words(str(error), command, given))
         return exit_code_of(error)
     except _UsageError as error:
-        here = option_of_others(error, command, given)
+        here = option_of_others(error, command, given) or words_beyond(error)
         text = here or error.format_message().replace("Value error, ", "")
         problem("usage", on_one_line(text))
         return Exit.USAGE

@@ -19,8 +19,14 @@ _ADVICE = {
     "see broker.run(commands.GrantRole(…))": "see `lazaretto access grant`",
     "broker.events()": "`lazaretto events`",
     "annotations={'metadata': …}": "annotations of QueueOptions, in Python",
+    "Message(scheduled_enqueue_time=…) for each message": "`lazaretto send --at` for each message",
+    "scheduled_enqueue_time=…": "--at",
     "retry_cycle_delay=Backoff(…)": "retry_cycle_growth=…",
 }
+
+
+#: The classes of options that commands take, but those of queues.
+_OWNERS = {"topic": "TopicOptions", "send": "Message"}
 
 
 def in_shell_words(text: str, command: Any, given: Sequence[str]) -> str:
@@ -39,13 +45,23 @@ def in_shell_words(text: str, command: Any, given: Sequence[str]) -> str:
 def option_of_others(error: Any, command: Any, given: Sequence[str]) -> str | None:
     """Return what to type instead of an option that other systems have, None if the error is another."""
     name = str(getattr(error, "option_name", "")).lstrip("-")
-    owner = "TopicOptions" if given[:1] and ALIASES.get(given[0], given[0]) == "topic" else "QueueOptions"
+    first = given[0] if given else ""
+    owner = _OWNERS.get(ALIASES.get(first, first), "QueueOptions")
     here = written_here(owner, name, {name: _value_of(name, given)}) if name else None
     if here is None:
         return None
     text = in_shell_words(re.sub(r"policy=PoisonPolicy\((.*)\)", r"\1", here), command, given)
     text = re.sub(r"(--[a-z-]+)=…", r"\1", text)
     return f"no such option: --{name}: here that is {text}"
+
+
+def words_beyond(error: Any) -> str | None:
+    """Return what a command takes if it was given more words than that, None if the error is another."""
+    text = error.format_message()
+    if "unexpected extra argument" not in text or error.ctx is None:
+        return None
+    takes = " ".join(error.ctx.command.collect_usage_pieces(error.ctx)[1:])
+    return f"{text}; `{error.ctx.command_path}` takes {takes}: what has blanks stands in quotes"
 
 
 def _value_of(name: str, given: Sequence[str]) -> object:

@@ -71,6 +71,13 @@ _QUEUE = {
     "soft_time_limit": "@handler(queue, deadline={value})",
     "timeout": "@handler(queue, deadline={value}), or lock_duration={value}",
     "rate_limit": "@handler(queue, concurrency=…)",
+    "ack_late": "nothing: a message is completed when its handler has returned",
+    "reject_on_worker_lost": "policy=PoisonPolicy(max_worker_deaths=…)",
+    "serializer": "nothing: a body is bytes, and Message.json(…) makes some of a value",
+    "routes": "broker.sender(queue), by name",
+    "default_queue": "broker.sender(queue), by name",
+    "concurrency": "@handler(queue, concurrency={value})",
+    "prefetch_multiplier": "@handler(queue, batch_size={value})",
     # MSMQ
     "receive_error_handling": "policy=PoisonPolicy(on_poison=…)",
     "use_journal_queue": "kept_samples=…, or broker.events()",
@@ -147,7 +154,8 @@ def written_here(owner: str, name: str, given: object) -> str | None:
 
     `owner`: the class of options that was given it. `given`: all that was given, with the values if known.
     """
-    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_").removeprefix("x_")
+    plain = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    plain = re.sub("^(x|task|worker)_", "", plain)
     text = _OWN.get(owner, {}).get(plain)
     if text is None:
         return None

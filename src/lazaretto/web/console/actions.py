@@ -11,7 +11,7 @@ import msgspec
 from lazaretto.commands import COMMANDS, Command, PlanRepair
 from lazaretto.errors import InvalidOption
 from lazaretto.web.allowed import key_of, require_for
-from lazaretto.web.console.render import address, command_line
+from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.refusals import HttpError
 
@@ -86,16 +86,6 @@ def command_of(kind: type[Command], form: dict[str, list[str]], now: datetime) -
         return msgspec.convert(filled, kind, strict=False)
     except msgspec.ValidationError as error:
         raise InvalidOption(f"{kind.command_name}: {error}") from None
-
-
-def line_of(command: Command) -> str:
-    """Return the command line that runs a command, without the fields that have their defaults."""
-    fields = {
-        field.encode_name: getattr(command, field.name)
-        for field in msgspec.structs.fields(command)
-        if field.required or getattr(command, field.name) not in (field.default, {}, None)
-    }
-    return command_line("command", "run", command.command_name, msgspec.json.encode(fields).decode())
 
 
 def _value(name: str, how: str, text: str, now: datetime) -> Any:

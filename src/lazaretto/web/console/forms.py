@@ -25,9 +25,9 @@ from lazaretto.model.entities import (
 from lazaretto.model.permissions import Permission
 from lazaretto.model.records.options import changes_from
 from lazaretto.model.records.plain import plain
-from lazaretto.web.console.actions import command_of, line_of
+from lazaretto.web.console.actions import command_of
 from lazaretto.web.console.queues import attempts_of
-from lazaretto.web.console.render import address
+from lazaretto.web.console.render import address, line_of
 from lazaretto.web.console.settings import OptionChange, changes_of, settings_of
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.refusals import HttpError

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import jinja2
+import msgspec
 from markupsafe import Markup, escape
 from starlette.requests import Request
 
+from lazaretto.engine.command import Command
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.model.clock import iso
 from lazaretto.model.filters.rules import describe_filter
@@ -122,6 +124,16 @@ def command_line(*words: object) -> str:
     return shlex.join(["lazaretto", *map(str, words)])
 
 
+def line_of(command: Command) -> str:
+    """Return the command line that runs a command, without the fields that have their defaults."""
+    fields = {
+        field.encode_name: getattr(command, field.name)
+        for field in msgspec.structs.fields(command)
+        if field.required or getattr(command, field.name) not in (field.default, {}, None)
+    }
+    return command_line("command", "run", command.command_name, msgspec.json.encode(fields).decode())
+
+
 def _lines(text: str) -> Markup:
     return Markup(escape(safe_lines(text)))  # noqa: S704 - it is escaped
 
@@ -149,7 +161,7 @@ def _environment() -> jinja2.Environment:
         "detail": told_detail, "exactly": _exactly, "iso": iso, "moment": shown_moment,
         "condition": describe_filter, "name_stamp": name_stamp,
     }  # fmt: skip
-    made.globals |= {"cli": command_line, "chart": bars_chart, "age": shown_age}
+    made.globals |= {"cli": command_line, "line_of": line_of, "chart": bars_chart, "age": shown_age}
     return made
 
 

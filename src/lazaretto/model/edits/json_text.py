@@ -134,9 +134,9 @@ def end_of(text: str, start: int) -> int:
             depth += 1 if sign in "[{" else -1 if sign in "]}" else 0
             if depth == 0:
                 return match.end()
-    found_ = (_STRING if first == '"' else _SCALAR).match(text, start)
-    assert found_ is not None
-    return found_.end()
+    value = (_STRING if first == '"' else _SCALAR).match(text, start)
+    assert value is not None
+    return value.end()
 
 
 def parts_of(text: str, start: int) -> list[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from playwright.sync_api import Page, expect
 import lazaretto
 from browser.conftest import serving
 from lazaretto import Message, PoisonPolicy, QueueOptions
+from lazaretto.model.edits.edit import whole_body
 from lazaretto.web import Access, Grant, Identity, Role
 
 ONCE = QueueOptions(policy=PoisonPolicy(receive_retry_count=0), breaker=None)
@@ -65,6 +67,11 @@ def _open(page: Page, queue: str) -> None:
     expect(page.locator("#whole")).to_be_visible()
 
 
+def _printed_edit(page: Page) -> str:
+    """Return the edit of the command line beside the form that plans a repair."""
+    return shlex.split(page.locator("#difference code.cli").inner_text())[-1]
+
+
 @pytest.mark.parametrize(
     ("queue", "before", "typed", "after"),
     [
@@ -83,6 +90,8 @@ def test_a_body_is_written_anew(
     page.locator("#whole").fill(typed)
     page.get_by_role("button", name="Show what would change").click()
     expect(page.locator("pre.diff .plus").first).to_be_visible()
+    edit = whole_body(after)
+    assert _printed_edit(page) == (edit if edit.isprintable() else "@edit.txt")
     page.get_by_role("button", name="Plan a repair of this letter").click()
     expect(page.locator(".lead .state")).to_have_text("planned")
     assert _repaired(store, queue) == after
@@ -95,6 +104,7 @@ def test_a_file_replaces_a_body(open_page: Callable[..., Page], store: Path, tmp
     _open(page, "file")
     page.locator("#file").set_input_files(tmp_path / "body.bin")
     expect(page.locator("pre.diff")).to_be_visible()
+    assert _printed_edit(page) == "@edit.txt"
     page.get_by_role("button", name="Plan a repair of this letter").click()
     expect(page.locator(".lead .state")).to_have_text("planned")
     assert _repaired(store, "file") == content

@@ -119,6 +119,7 @@ _WORDS = {
     "condition": ("a = 1",),
     "edit": ("SET a = 1",),
     "tried_on": ("builtins:print",),
+    "grant.role.value": ("viewer",),
 }
 
 

@@ -91,8 +91,8 @@ def link(
     """Print a link that logs a browser in once, within a minute."""
     with call.broker() as broker:
         made = call.run(broker, CreateLink(person=person))
-    found = {"person": made["person"], "url": login_url(url, made["secret"]), "expires": made["expires"]}
-    call.print(found, found["url"])
+    fields = {"person": made["person"], "url": login_url(url, made["secret"]), "expires": made["expires"]}
+    call.print(fields, fields["url"])
 
 
 def login_url(server: str, code: str) -> str:
@@ -120,13 +120,13 @@ def four_eyes(
     """
     with call.broker() as broker:
         if letters is None:
-            found = broker.four_eyes()
+            letters_now = broker.four_eyes()
         else:
-            found = call.run(broker, SetFourEyes(letters=None if letters is NOTHING else letters))
+            letters_now = call.run(broker, SetFourEyes(letters=None if letters is NOTHING else letters))
         wish = broker.four_eyes_wish()
 
     def show() -> None:
-        output.line(_number_of_letters(found))
+        output.line(_number_of_letters(letters_now))
         if wish is not None:
             since, until = output.shown_time(wish.time), output.shown_time(wish.ends)
             output.line(
@@ -134,7 +134,7 @@ def four_eyes(
                 f"it holds once somebody else sets the same before {until}"
             )
 
-    call.print({"letters": found} | ({} if wish is None else {"asked": wish}), show)
+    call.print({"letters": letters_now} | ({} if wish is None else {"asked": wish}), show)
 
 
 def _number_of_letters(number: int | None) -> str:

@@ -70,7 +70,7 @@ class AmqpDoor:
 
     def _given(self) -> str:
         """Return an option that has no effect without a port; "": none was given."""
-        given = {
+        options = {
             "--key-file": self.key_file,
             "--second-key-file": self.second_key_file,
             "--policy": self.more_policies,
@@ -78,7 +78,7 @@ class AmqpDoor:
             "--plain": self.plain,
             "--host-name": self.names_of_host,
         }
-        return next((name for name, value in given.items() if value), "")
+        return next((name for name, value in options.items() if value), "")
 
     def policies(self) -> list[AccessPolicy]:
         """Return whose keys clients need; none: everybody is let in. Raises a usage error."""

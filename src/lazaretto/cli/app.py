@@ -84,18 +84,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     command = typer.main.get_command(app)
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["version"]:
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["version"]:
         # As other programs have it.
-        given[0] = "--version"
+        words[0] = "--version"
     shell = os.environ.get(VARIABLE)
     if shell:
-        print_completions(command, shell, given)
+        print_completions(command, shell, words)
         return Exit.OK
     # Where no person reads the help, it is the same whatever the terminal.
     width: dict[str, Any] = {} if sys.stdout.isatty() else {"terminal_width": _WIDTH - 2}
     try:
-        code = _run(command, given, width)
+        code = _run(command, words, width)
         sys.stdout.flush()
     except (KeyboardInterrupt, typer.Abort):
         return Exit.INTERRUPTED
@@ -106,10 +106,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem(error.code, str(error))
         return error.exit_code
     except LazarettoError as error:
-        problem(error.code, in_shell_words(str(error), command, given))
+        problem(error.code, in_shell_words(str(error), command, words))
         return exit_code_of(error)
     except _UsageError as error:
-        here = option_of_others(error, command, given) or words_beyond(error)
+        here = option_of_others(error, command, words) or words_beyond(error)
         text = here or error.format_message().replace("Value error, ", "")
         problem("usage", on_one_line(text))
         return Exit.USAGE

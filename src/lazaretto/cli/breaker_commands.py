@@ -16,36 +16,36 @@ commands = Group()
 breakers = commands.group("breaker")
 
 
-def _print(call: Call, queue: str, found: BreakerDescription) -> None:
+def _print(call: Call, queue: str, description: BreakerDescription) -> None:
     def facts() -> None:
         output.line(f"breaker of {queue}")
         output.fields(
             [
-                ("status", found.status.value),
-                ("since", output.shown_time(found.since)),
-                ("error", found.error),
-                ("fingerprint", found.fingerprint),
-                ("next probe", output.shown_time(found.probe_at)),
+                ("status", description.status.value),
+                ("since", output.shown_time(description.since)),
+                ("error", description.error),
+                ("fingerprint", description.fingerprint),
+                ("next probe", output.shown_time(description.probe_at)),
             ],
             "  ",
         )
 
-    call.print(found, facts)
+    call.print(description, facts)
 
 
 def _set(call: Change, queue: str, verb: str) -> None:
     with call.broker() as broker:
         call.run(broker, SetBreaker(path=queue, verb=verb))
-        found = broker.breaker(queue)
-    _print(call, queue, found)
+        description = broker.breaker(queue)
+    _print(call, queue, description)
 
 
 @breakers.command("show")
 def show(call: CallOptions, queue: QueueArgument) -> None:
     """Show a queue's breaker and the failure that opened it."""
     with call.broker() as broker:
-        found = broker.breaker(queue)
-    _print(call, queue, found)
+        description = broker.breaker(queue)
+    _print(call, queue, description)
 
 
 @breakers.command("pause", also="open")

@@ -46,8 +46,8 @@ def list_(
 ) -> None:
     """List the claims of a queue, newest first."""
     with call.broker() as broker:
-        found = broker.claims(queue, limit=limit)
-    call.print_all(found, _COLUMNS, _row, "no claims", spare=("reads", "shards", "created"))
+        page = broker.claims(queue, limit=limit)
+    call.print_all(page, _COLUMNS, _row, "no claims", spare=("reads", "shards", "created"))
 
 
 add_change(

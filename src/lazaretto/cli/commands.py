@@ -121,8 +121,8 @@ class CommandGroup(TyperGroup):
         """Return the commands that begin so, each with its whole text, and the options."""
         texts = self.texts(ctx)
         item: Any = core.CompletionItem  # type: ignore[attr-defined]
-        found = [item(name, help=text) for name, text in texts if name.startswith(incomplete)]
-        return found + super(TyperGroup, self).shell_complete(ctx, incomplete)
+        items = [item(name, help=text) for name, text in texts if name.startswith(incomplete)]
+        return items + super(TyperGroup, self).shell_complete(ctx, incomplete)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write what each of them is for."""

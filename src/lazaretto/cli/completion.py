@@ -37,14 +37,14 @@ def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
 
 def _words(line: str) -> list[str]:
     """Return the words of a line that may end within quotes; behind a space the last one is empty."""
-    found: list[str] = []
+    words: list[str] = []
     typed = shlex.shlex(line, posix=True, punctuation_chars=False)
     typed.whitespace_split, typed.commenters = True, ""
     try:
-        found.extend(typed)
+        words.extend(typed)
     except ValueError:
-        found.append(typed.token)
-    return [*found, ""] if line[-1:].isspace() else found
+        words.append(typed.token)
+    return [*words, ""] if line[-1:].isspace() else words
 
 
 def _for_bash(value: str, incomplete: str, line: str, replaced: str) -> str:
@@ -74,14 +74,14 @@ def names_of_destinations(ctx: Any, incomplete: str) -> list[str]:
 def names_of_subscriptions(ctx: Any, incomplete: str) -> list[str]:
     """Return the names of the subscriptions of the topic that was given."""
     begin = f"{ctx.params.get('topic')}/subscriptions/".lower()
-    found = _paths(ctx, "subscription")
-    return [path[len(begin) :] for path in found if path.lower().startswith(begin)]
+    paths = _paths(ctx, "subscription")
+    return [path[len(begin) :] for path in paths if path.lower().startswith(begin)]
 
 
 def _paths(ctx: Any, *kinds: str) -> list[str]:
     """Return the paths at which entities of some kinds stand; none if they cannot be read at once."""
-    given = ctx.params.get("store") or ctx.find_root().params.get("store")
-    url = given or os.environ.get("LAZARETTO_STORE")
+    address = ctx.params.get("store") or ctx.find_root().params.get("store")
+    url = address or os.environ.get("LAZARETTO_STORE")
     if not url:
         return []
     try:

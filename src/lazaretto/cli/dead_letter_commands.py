@@ -108,9 +108,9 @@ def show(
 def groups(call: ListingOptions, queue: QueueArgument) -> None:
     """Count the dead letters of a queue by reason and error type."""
     with call.broker() as broker:
-        found = broker.dead_letter_groups(queue)
+        listed = broker.dead_letter_groups(queue)
     empty = f"no dead letters in {queue}"
-    call.print_all(found, _GROUP_COLUMNS, _group_row, empty, spare=("first", "last"), shortened=None)
+    call.print_all(listed, _GROUP_COLUMNS, _group_row, empty, spare=("first", "last"), shortened=None)
 
 
 def _group_row(group: DeadLetterGroup) -> tuple[object, ...]:
@@ -253,8 +253,8 @@ def try_(
     made = read_handler(handler, queue)
     change = None if edit is None else read_edit(edit)
     with call.broker() as broker:
-        found = dry_run(broker, queue, which, made, edit=change, sample=read_sample(sample))
-    say_tried(call, found)
+        tried = dry_run(broker, queue, which, made, edit=change, sample=read_sample(sample))
+    say_tried(call, tried)
 
 
 @letters.command("purge")
@@ -291,8 +291,8 @@ def purge(
         f"purged {output.plural(len(purged), 'dead letter')} of {queue}, kept for 7 days",
     )
     if isinstance(which, list) and len(purged) < len(which):
-        left = ", ".join(str(number) for number in which if number not in set(purged))
-        raise left_error("purged", f"{left} (not a dead letter, or locked)", not purged)
+        kept = ", ".join(str(number) for number in which if number not in set(purged))
+        raise left_error("purged", f"{kept} (not a dead letter, or locked)", not purged)
 
 
 @letters.command("restore")

@@ -88,10 +88,10 @@ class Selection(NamedTuple):
 
     def chosen(self) -> Which:
         """Return numbers, or a filter; never all by accident. Raises CommandError."""
-        given = bool(self.numbers) + (not self.filter.is_empty) + self.everything
-        if given > 1:
+        ways = bool(self.numbers) + (not self.filter.is_empty) + self.everything
+        if ways > 1:
             raise usage("give only one of sequence numbers, a filter and --all")
-        if not given:
+        if not ways:
             raise usage("an empty filter matches every dead letter; give numbers, a filter, or --all")
         return list(dict.fromkeys(check_numbers(self.numbers))) if self.numbers else self.filter
 
@@ -138,7 +138,7 @@ def print_letters(
     empty = f"no dead letters in {queue}" if which.is_empty else f"no matching dead letters in {queue}"
     with output.progress(f"searching {queue}", "%") if which.scans else nullcontext() as advance:
         # A table shows nothing of the message itself.
-        found = broker.dead_letters(
+        letters = broker.dead_letters(
             queue,
             which,
             limit=limit,
@@ -146,7 +146,7 @@ def print_letters(
             order=order,
             on_progress=advance and (lambda part: advance(round(part * 100), 100)),
         )
-        listing.print_all(found, _COLUMNS, _row, empty, spare=_SPARE)
+        listing.print_all(letters, _COLUMNS, _row, empty, spare=_SPARE)
 
 
 def _row(letter: DeadLetter) -> tuple[object, ...]:
@@ -178,8 +178,8 @@ def left_error(done: str, named: str, missing: bool) -> CommandError:
 def filter_record(which: Which) -> dict[str, Any]:
     """Return the filter of a selection as a command has it."""
     if isinstance(which, DeadLetterFilter):
-        found: dict[str, Any] = plain(which.as_detail())
-        return found
+        record: dict[str, Any] = plain(which.as_detail())
+        return record
     return {"sequence_numbers": check_numbers(which)}
 
 

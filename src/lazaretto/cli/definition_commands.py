@@ -48,8 +48,8 @@ def _done(call: Call, verb: str, kind: str, name: str) -> None:
 
 def _define(call: Changing, broker: Broker, table: str, name: str, /, **options: Any) -> None:
     """Create or change a definition; options that are None are left out."""
-    given = {option: value for option, value in options.items() if value is not None}
-    call.run(broker, ApplyDefinitions(definitions={table: {name: given}}))
+    fields = {option: value for option, value in options.items() if value is not None}
+    call.run(broker, ApplyDefinitions(definitions={table: {name: fields}}))
 
 
 def _only(name: str, metavar: str, help_: str) -> Any:
@@ -125,9 +125,9 @@ def message_type(
     ] = None,
 ) -> None:
     """Create a message type, or change what a body must be."""
-    given = None if schema is None else _schema(schema)
+    schema_text = None if schema is None else _schema(schema)
     with call.broker(create=True) as broker:
-        _define(call, broker, "message_types", name, validation=validation.value, schema=given)
+        _define(call, broker, "message_types", name, validation=validation.value, schema=schema_text)
     _done(call, "create", "message_type", name)
 
 

@@ -99,19 +99,21 @@ def list_(
     """List conversations: their states, and why they wait."""
     with call.broker() as broker:
         wanted = None if state is None else state.value
-        found = broker.dialogs.conversations(queue=queue, state=wanted, group=group, held=held, limit=limit)
+        conversations = broker.dialogs.conversations(
+            queue=queue, state=wanted, group=group, held=held, limit=limit
+        )
         empty = "no conversations held" if held else "no conversations"
-        call.print_all(found, _COLUMNS, _row, empty, spare=("far service",))
+        call.print_all(conversations, _COLUMNS, _row, empty, spare=("far service",))
 
 
-def _row(found: Any) -> tuple[object, ...]:
+def _row(description: Any) -> tuple[object, ...]:
     return (
-        found.conversation,
-        found.service,
-        found.far_service,
-        found.state.value,
-        sum(found.messages.values()),
-        found.waits,
+        description.conversation,
+        description.service,
+        description.far_service,
+        description.state.value,
+        sum(description.messages.values()),
+        description.waits,
     )
 
 
@@ -210,15 +212,15 @@ def cleanup(
 def _clean_up_both(call: Change, broker: Broker, conversation: str) -> None:
     # Both ends are tried, each under its own key: a repeated command finds neither of them.
     ends = broker.dialogs.dialog(conversation) if len(conversation) < 32 else []
-    dialog, found = dialog_of(ends[0].conversation if ends else conversation), False
+    dialog, ended = dialog_of(ends[0].conversation if ends else conversation), False
     missing: ConversationNotFound | None = None
     for part, handle in enumerate((f"{dialog}-i", f"{dialog}-t")):
         try:
             call.run(broker, CleanUpConversation(handle=handle), part)
-            found = True
+            ended = True
         except ConversationNotFound as error:
             missing = error
-    if missing is not None and not found:
+    if missing is not None and not ended:
         raise missing
 
 

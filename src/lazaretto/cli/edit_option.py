@@ -135,12 +135,12 @@ def _told(letter: DeadLetter, edit: Show) -> tuple[list[str], str | None]:
     """Return the differences that an edit makes, and why it refuses a letter."""
     assert letter.message is not None
     try:
-        found = edit(letter)
+        edited = edit(letter)
     except LazarettoError as error:
         return [], str(error)
-    if isinstance(found, str):
-        return [], found
-    return ([] if found is None else differences(as_message(letter.message), found)), None
+    if isinstance(edited, str):
+        return [], edited
+    return ([] if edited is None else differences(as_message(letter.message), edited)), None
 
 
 def read_body(file: Path) -> bytes:

@@ -131,22 +131,22 @@ def add_entity(group: Group, entity: Entity) -> None:
     @group.command("list", entity.texts.list, key=entity.within)
     def list_(call: ListingOptions, key: Key) -> None:
         with call.broker() as broker:
-            found = entity.find_all(broker, *key)
-        call.print_all(found, entity.columns, entity.row, f"no {noun}s", shortened=entity.shortened)
+            descriptions = entity.find_all(broker, *key)
+        call.print_all(descriptions, entity.columns, entity.row, f"no {noun}s", shortened=entity.shortened)
 
     @group.command("show", entity.texts.show, key=entity.key)
     def show(call: CallOptions, key: Key) -> None:
         with call.broker() as broker:
-            found = entity.find(broker, *key)
+            descriptions = entity.find(broker, *key)
 
         def facts() -> None:
-            output.line(f"{noun} {entity.path(found)}")
-            for title, pairs in entity.sections(found):
+            output.line(f"{noun} {entity.path(descriptions)}")
+            for title, pairs in entity.sections(descriptions):
                 if title:
                     output.line(title)
                 output.fields(pairs, "  ")
 
-        call.print(found, facts)
+        call.print(descriptions, facts)
 
     @group.command(
         "update",
@@ -181,9 +181,9 @@ def add_entity(group: Group, entity: Entity) -> None:
             command = entity.delete(key)
             path = str(command.entity())
             if call.idempotency_key is None or not yes:
-                found = entity.find(broker, *key)
-                path = entity.path(found)
-                confirm_deletion(f"{noun} {path} with {entity.losses(found)}", yes)
+                descriptions = entity.find(broker, *key)
+                path = entity.path(descriptions)
+                confirm_deletion(f"{noun} {path} with {entity.losses(descriptions)}", yes)
             call.run(broker, command)
         call.print({"deleted": path}, f"deleted {noun} {path}")
 

@@ -76,9 +76,9 @@ def run(
     from lazaretto.broker.handling.logs import shown
     from lazaretto.host import ServiceHost, load_handlers
 
-    found = load_handlers(handlers)
+    handlers_ = load_handlers(handlers)
     with call.broker() as broker, _listening(metrics):
-        host = ServiceHost(broker, found, grace=grace, concurrency=concurrency)
+        host = ServiceHost(broker, handlers_, grace=grace, concurrency=concurrency)
         view = _View(host, broker)
         as_json = logs.format is LogFormat.JSON
         own = shown(logs.level.value, as_json=as_json)

@@ -155,11 +155,11 @@ def _demand(module: str, what: str, extra: str) -> None:
 def _origin_of(given: str | None) -> SplitResult | None:
     if given is None:
         return None
-    found = urllib.parse.urlsplit(given.rstrip("/"))
-    web = found.scheme in ("http", "https") and found.hostname and not found.query and not found.fragment
-    if not web or not _PATH.fullmatch(found.path):
+    parts = urllib.parse.urlsplit(given.rstrip("/"))
+    web = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+    if not web or not _PATH.fullmatch(parts.path):
         raise usage(f"expected --origin to be such as https://queues.example.com, got {given!r}")
-    return found
+    return parts
 
 
 def _also(given: str) -> AlsoServed:

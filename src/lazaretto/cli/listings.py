@@ -92,12 +92,12 @@ LimitOption = Annotated[
 def _chosen(text: str | None, columns: Sequence[str]) -> list[str] | None:
     if text is None:
         return None
-    known = {name.replace(" ", "-"): name for name in columns}
+    by_name = {name.replace(" ", "-"): name for name in columns}
     names = [part.strip().lower().replace("_", "-").replace(" ", "-") for part in text.split(",")]
     for name in names:
-        if name not in known:
-            raise usage(f"no column {name!r}; there are: {', '.join(known)}")
-    return [known[name] for name in names]
+        if name not in by_name:
+            raise usage(f"no column {name!r}; there are: {', '.join(by_name)}")
+    return [by_name[name] for name in names]
 
 
 def _picked(

@@ -49,10 +49,10 @@ def local_certificate() -> LocalCertificate:
             _make(server)
         # The authority ends the chain.
         text = server.read_text()
-        found = text[text.rindex("-----BEGIN CERTIFICATE-----") : text.rindex(_END) + len(_END)]
-        fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(found)).hexdigest()
-        if not authority.exists() or authority.read_text() != found:
-            _write(authority, found.encode()).replace(authority)
+        certificate = text[text.rindex("-----BEGIN CERTIFICATE-----") : text.rindex(_END) + len(_END)]
+        fingerprint = hashlib.sha256(ssl.PEM_cert_to_DER_cert(certificate)).hexdigest()
+        if not authority.exists() or authority.read_text() != certificate:
+            _write(authority, certificate.encode()).replace(authority)
     except (OSError, ValueError) as error:
         raise usage(f"expected a certificate for localhost at {str(server)!r}, got: {error}") from None
     return LocalCertificate(server, authority, fingerprint)

@@ -103,13 +103,13 @@ def events(
         if follow:
             _follow(call.wants_objects, _events(broker, after or 0, kind, queue, limit, follow=True))
         else:
-            found = _events(broker, after or 0, kind, queue, newest or limit, follow=False)
-            call.print_all(found, _EVENT_COLUMNS, _event_row, "no events", spare=_SPARE)
+            page_ = _events(broker, after or 0, kind, queue, newest or limit, follow=False)
+            call.print_all(page_, _EVENT_COLUMNS, _event_row, "no events", spare=_SPARE)
 
 
-def _follow(objects: bool, found: Iterator[Event]) -> None:
+def _follow(objects: bool, events_: Iterator[Event]) -> None:
     listing = Table(_EVENT_COLUMNS, spare=_SPARE)
-    for event in found:
+    for event in events_:
         if objects:
             output.json_line(event)
         else:
@@ -119,27 +119,27 @@ def _follow(objects: bool, found: Iterator[Event]) -> None:
 def _events(
     broker: Broker, after: int, kind: str | None, queue: str | None, limit: int | None, *, follow: bool
 ) -> Iterator[Event]:
-    left = limit
-    while left is None or left > 0:
-        page = _PAGE if left is None else min(_PAGE, left)
-        found = broker.events(after, kind=kind, queue=queue, limit=page, max_wait=_WAIT if follow else 0.0)
-        yield from found
-        if found:
-            after = found[-1].position
-            left = None if left is None else left - len(found)
+    rest = limit
+    while rest is None or rest > 0:
+        page = _PAGE if rest is None else min(_PAGE, rest)
+        page_ = broker.events(after, kind=kind, queue=queue, limit=page, max_wait=_WAIT if follow else 0.0)
+        yield from page_
+        if page_:
+            after = page_[-1].position
+            rest = None if rest is None else rest - len(page_)
         elif not follow:
             return
 
 
-def _newest(broker: Broker, after: int, kind: str | None, queue: str | None, wanted: int) -> list[Event]:
+def _newest(broker: Broker, after: int, kind: str | None, queue: str | None, most: int) -> list[Event]:
     """Return the newest events, in order of time: looks back ever farther until there are enough."""
     end = broker.last_event()
     far = _PAGE
     while True:
         start = max(after, end - far)
-        found = list(_events(broker, start, kind, queue, None, follow=False))
-        if len(found) >= wanted or start == after:
-            return found[-wanted:]
+        newest = list(_events(broker, start, kind, queue, None, follow=False))
+        if len(newest) >= most or start == after:
+            return newest[-most:]
         far *= 8
 
 
@@ -148,9 +148,9 @@ def _position_before(broker: Broker, since: datetime) -> int:
     low, high = 0, broker.last_event()
     while low < high:
         middle = (low + high) // 2
-        found = broker.events(middle, limit=1)
-        if found and found[0].time < since:
-            low = found[0].position
+        page_ = broker.events(middle, limit=1)
+        if page_ and page_[0].time < since:
+            low = page_[0].position
         else:
             high = middle
     return low
@@ -201,11 +201,11 @@ def audit(
 ) -> None:
     """Print what operators did, newest first."""
     with call.broker() as broker:
-        found = broker.audit(
+        entries = broker.audit(
             queue=queue, limit=limit, actor=actor, action=action, since=since, until=until, before=before
         )
-        later = broker.audit(since=found[0].time, limit=LATER) if found and call.wants_objects else []
-    shown = entry_records(found, later) if call.wants_objects else found
+        later = broker.audit(since=entries[0].time, limit=LATER) if entries and call.wants_objects else []
+    shown = entry_records(entries, later) if call.wants_objects else entries
     call.print_all(shown, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
 
 

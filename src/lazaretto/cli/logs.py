@@ -57,11 +57,11 @@ class Logs(NamedTuple):
             handler.setFormatter(JsonFormatter())
         else:
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-        before, wanted = log.level, getattr(logging, self.level.value.upper())
-        handler.setLevel(wanted)
+        before, level = log.level, getattr(logging, self.level.value.upper())
+        handler.setLevel(level)
         log.addHandler(handler)
         # Other handlers go on to get what they got.
-        log.setLevel(min(wanted, log.getEffectiveLevel()))
+        log.setLevel(min(level, log.getEffectiveLevel()))
         try:
             yield
         finally:

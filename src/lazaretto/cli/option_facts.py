@@ -34,24 +34,24 @@ def label_of(name: str) -> str:
 
 def option_facts(options: Any) -> Facts:
     """Return the names and values of options, without those that are objects of options themselves."""
-    found: Facts = []
+    facts: Facts = []
     for name, option in options_of(type(options)).items():
         value = getattr(options, name)
         if not isinstance(value, PoisonPolicy | BreakerPolicy):
-            found.append((label_of(name), _shown(value, option.check)))
-    return found
+            facts.append((label_of(name), _shown(value, option.check)))
+    return facts
 
 
 def option_sections(options: Any) -> list[tuple[str, Facts]]:
     """Return the titles of options that are objects of options, with what is in them."""
-    found = []
+    sections = []
     for name, title in _TITLES.items():
         value = getattr(options, name)
         if value is not None:
-            found.append((title, option_facts(value)))
+            sections.append((title, option_facts(value)))
             if isinstance(value, PoisonPolicy):
-                found[-1][1].append(("attempts in all", _count(value.total_attempts)))
-    return found
+                sections[-1][1].append(("attempts in all", _count(value.total_attempts)))
+    return sections
 
 
 def _shown(value: Any, check: Check) -> object:

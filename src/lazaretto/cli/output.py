@@ -34,11 +34,11 @@ def shown_duration(seconds: float | None) -> str:
     """Return seconds as they could be typed: 90 as 1m30s."""
     if seconds is None:
         return "none"
-    left, parts = seconds, ""
+    rest, parts = seconds, ""
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
-        whole, left = divmod(left, size)
+        whole, rest = divmod(rest, size)
         parts += f"{whole:.0f}{unit}" if whole else ""
-    return parts + (f"{left:g}s" if left or not parts else "")
+    return parts + (f"{rest:g}s" if rest or not parts else "")
 
 
 def shown_bytes(size: float) -> str:
@@ -115,7 +115,7 @@ def json_text(value: Any, indent: int = 0) -> str:
 
 def safe_json(text: str) -> str:
     """Return JSON with everything escaped that a terminal might obey."""
-    return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _write(text: str) -> None:
@@ -194,9 +194,9 @@ Facts = list[tuple[str, object]]
 
 def fields(pairs: Iterable[tuple[str, object]], indent: str = "") -> None:
     """Print names and values, one a line, the values aligned; None and "" are left out."""
-    given = [(safe(name), cell(value)) for name, value in pairs if value not in (None, "")]
-    width = max((width_of(name) for name, _ in given), default=0)
-    for name, value in given:
+    cells = [(safe(name), cell(value)) for name, value in pairs if value not in (None, "")]
+    width = max((width_of(name) for name, _ in cells), default=0)
+    for name, value in cells:
         sys.stdout.write(f"{indent}{pad(name, width)}  {value}".rstrip() + "\n")
     sys.stdout.flush()
 

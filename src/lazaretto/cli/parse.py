@@ -22,10 +22,10 @@ NOTHING = Nothing()
 
 def duration(text: str) -> float:
     """Return the seconds of a duration as an option. Raises BadParameter."""
-    found = seconds_of(text)
-    if found is None or found > FOREVER:
+    seconds = seconds_of(text)
+    if seconds is None or seconds > FOREVER:
         raise typer.BadParameter(f"expected a duration such as 30, 30s, 5m, 2h or 1d, got {shown(text)}")
-    return found
+    return seconds
 
 
 def address(text: str) -> tuple[str, int]:
@@ -83,17 +83,17 @@ def _moment(text: str, direction: int) -> datetime:
     # A bare number could be a year as well as seconds; here a duration needs its unit.
     passed = None if text.strip().isdigit() else seconds_of(text)
     try:
-        found = (
+        moment = (
             iso_time(text) if passed is None else datetime.now(UTC) + direction * timedelta(seconds=passed)
         )
     except OverflowError:
-        found = None
-    if found is None:
+        moment = None
+    if moment is None:
         raise typer.BadParameter(
             "expected a time such as 2026-01-31T12:00:00Z (UTC where it names no zone) or a duration "
             f"{'ago' if direction < 0 else 'from now'} such as 2h, got {shown(text)}"
         )
-    return found
+    return moment
 
 
 def past(text: str) -> datetime:
@@ -113,10 +113,10 @@ def optional_future(text: str) -> Any:
 
 def properties(pairs: Iterable[str]) -> dict[str, Any]:
     """Return application properties given as name=value; the values are text. Raises BadParameter."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not name or not equals:
             raise typer.BadParameter(f"expected name=value, got {shown(pair)}", param_hint="'--property'")
-        found[name] = value
-    return found
+        values[name] = value
+    return values

@@ -176,8 +176,8 @@ def status(
         if status is None:
             now = _status_of(broker, queue)
         else:
-            wanted = status.value.replace("-", "_")
-            now = QueueStatus(call.run(broker, SetStatus(path=queue, status=wanted)))
+            word = status.value.replace("-", "_")
+            now = QueueStatus(call.run(broker, SetStatus(path=queue, status=word)))
     call.print({"path": queue, "status": now}, f"{queue} is {now.value}")
 
 
@@ -208,8 +208,8 @@ def rates(
     The last one is not over yet. What other processes did in the last second or two may be missing.
     """
     with call.broker() as broker:
-        found = broker.rates(queue, span=span.value, limit=limit)
-    call.print_all(found, _RATES, _rate_row, "no rates")
+        series = broker.rates(queue, span=span.value, limit=limit)
+    call.print_all(series, _RATES, _rate_row, "no rates")
 
 
 add_change(

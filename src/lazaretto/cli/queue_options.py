@@ -203,8 +203,8 @@ def parts_of_given(given: Mapping[str, Any]) -> dict[str, Any]:
         changes["dead_letter_policy"] = None
     elif dead:
         changes["dead_letter_policy"] = dead
-    found: dict[str, Any] = plain(changes)
-    return found
+    parts: dict[str, Any] = plain(changes)
+    return parts
 
 
 def _of_prefix(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def given_options(given: Mapping[str, Any], kind: type[Any] = QueueOptions) -> d
     options = changes_from(QueueOptions, parts, QueueOptions())
     # What is wrong is said before a store is made.
     kind(**options)
-    found: dict[str, Any] = plain(options)
-    return found
+    fields: dict[str, Any] = plain(options)
+    return fields
 
 
 def _policy(values: Mapping[str, Any]) -> dict[str, Any]:

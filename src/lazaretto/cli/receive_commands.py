@@ -56,14 +56,14 @@ def peek(
         call.print_all(messages, _PEEK_COLUMNS, _peek_row, empty, spare=_SPARE)
 
 
-def _peeked(receiver: Receiver, left: int, start: int, session: str | None) -> Iterator[PeekedMessage]:
-    while left > 0:
-        found = receiver.peek(min(left, _BATCH), start, session_id=session)
-        yield from found
-        if len(found) < min(left, _BATCH):
+def _peeked(receiver: Receiver, rest: int, start: int, session: str | None) -> Iterator[PeekedMessage]:
+    while rest > 0:
+        messages = receiver.peek(min(rest, _BATCH), start, session_id=session)
+        yield from messages
+        if len(messages) < min(rest, _BATCH):
             return
-        left -= len(found)
-        start = found[-1].sequence_number + 1
+        rest -= len(messages)
+        start = messages[-1].sequence_number + 1
 
 
 def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
@@ -154,13 +154,17 @@ def receive(
         raise usage("give --session or --next-session, not both")
     if numbers and (next_session or wait is not None):
         raise usage("--number cannot be combined with --next-session or --wait")
-    wanted: str | NextSession | None = NEXT_SESSION if next_session else session
+    session_: str | NextSession | None = NEXT_SESSION if next_session else session
     taken = 0
-    with call.broker() as broker, broker.receiver(queue, session=wanted) as receiver, _printing(call) as show:
+    with (
+        call.broker() as broker,
+        broker.receiver(queue, session=session_) as receiver,
+        _printing(call) as show,
+    ):
         # What is abandoned or released may be receivable again at once; it must not come twice, so it is
         # held to the end.
-        held: list[ReceivedMessage] = []
-        with _given_back(receiver, held):
+        messages: list[ReceivedMessage] = []
+        with _given_back(receiver, messages):
             while taken < most:
                 if numbers:
                     most, batch = 0, receiver.receive_by_number(numbers)
@@ -169,19 +173,19 @@ def receive(
                 if not batch:
                     break
                 taken += len(batch)
-                held += batch
+                messages += batch
                 show(batch)
                 if dead_letter:
-                    receiver.dead_letter(held, reason=reason, description=description)
-                    held.clear()
+                    receiver.dead_letter(messages, reason=reason, description=description)
+                    messages.clear()
                 elif complete:
-                    receiver.complete(held)
-                    held.clear()
+                    receiver.complete(messages)
+                    messages.clear()
             if abandon:
-                receiver.abandon(held, error=error, delay=delay)
+                receiver.abandon(messages, error=error, delay=delay)
             else:
-                receiver.release(held)
-            held.clear()
+                receiver.release(messages)
+            messages.clear()
     if taken and not (complete or abandon or dead_letter):
         output.notice(
             f"released {output.plural(taken, 'message')}, no failure counted; "
@@ -215,14 +219,14 @@ def _printing(call: Call) -> Iterator[_Show]:
 
 
 @contextlib.contextmanager
-def _given_back(receiver: Receiver, held: list[ReceivedMessage]) -> Iterator[None]:
+def _given_back(receiver: Receiver, messages: list[ReceivedMessage]) -> Iterator[None]:
     """Give back, uncharged, what is still held when the block fails."""
     try:
         yield
     except BaseException:
         # The locks may be lost already; the error that brought us here is the one to tell.
         with contextlib.suppress(LazarettoError):
-            receiver.release(held)
+            receiver.release(messages)
         raise
 
 

@@ -132,14 +132,14 @@ def plan(
             rate=_limit(rate),
         )  # fmt: skip
         made = broker.repair(call.run(broker, command)["name"])
-        status, found = made.status(), made.preview(letters=look)
+        status, preview_ = made.status(), made.preview(letters=look)
         causes = causes_of(broker, status)
 
     def show_plan() -> None:
-        print_preview(found)
+        print_preview(preview_)
         print_repair(status, causes)
 
-    call.print({**plain(status), "preview": plain(found)}, show_plan)
+    call.print({**plain(status), "preview": plain(preview_)}, show_plan)
 
 
 def _limit(given: Any) -> Any:
@@ -161,8 +161,8 @@ def try_(
 
     with call.broker() as broker:
         made = read_handler(handler, broker.repair(name).status().queue)
-        found = try_repair(broker, name, made, sample=read_sample(sample))
-    say_tried(call, found)
+        tried = try_repair(broker, name, made, sample=read_sample(sample))
+    say_tried(call, tried)
 
 
 @repairs.command("canary")
@@ -197,8 +197,8 @@ def apply(
 
 
 def _limits(in_flight: Any, rate: Any) -> dict[str, Any]:
-    given = {"in_flight": in_flight, "rate": rate}
-    return {name: _limit(value) for name, value in given.items() if value is not None}
+    limits = {"in_flight": in_flight, "rate": rate}
+    return {name: _limit(value) for name, value in limits.items() if value is not None}
 
 
 @repairs.command("pace")
@@ -301,8 +301,8 @@ def letters(
         return (letter.sequence_number, letter.outcome, letter.sent_as, letter.queue, letter.why)
 
     with call.broker() as broker:
-        found = broker.repair(name).letters(skipped=skipped)
-        call.print_all(found, _LETTER_COLUMNS, row, "no letters yet", spare=("queue",), shortened="why")
+        rows = broker.repair(name).letters(skipped=skipped)
+        call.print_all(rows, _LETTER_COLUMNS, row, "no letters yet", spare=("queue",), shortened="why")
 
 
 @repairs.command("list")
@@ -384,10 +384,10 @@ def repair_at_once(
 def _confirm(call: Call, repair: Repair) -> None:
     """Show what a planned repair would do, and ask; cancel it if it is not to be done."""
     try:
-        found = repair.preview()
+        preview_ = repair.preview()
         if not call.json:
-            print_preview(found)
-        confirm(_EDITED, "resubmitted", f"Send {output.plural(found.letters, 'dead letter')}?", yes=False)
+            print_preview(preview_)
+        confirm(_EDITED, "resubmitted", f"Send {output.plural(preview_.letters, 'dead letter')}?", yes=False)
     except BaseException:
         repair.cancel()
         raise

@@ -54,10 +54,10 @@ def causes_of(broker: Broker, status: RepairStatus) -> dict[str, int]:
     if not status.fingerprints:
         return {}
     try:
-        found = broker.triage(f"{status.queue}/{status.subqueue}", over=True)
+        triage = broker.triage(f"{status.queue}/{status.subqueue}", over=True)
     except EntityNotFound:
         return {}
-    return {alike.fingerprint: cause.number for cause in found.causes for alike in cause.fingerprints}
+    return {alike.fingerprint: cause.number for cause in triage.causes for alike in cause.fingerprints}
 
 
 def print_repair(status: RepairStatus, causes: dict[str, int]) -> None:

@@ -114,15 +114,15 @@ def add(
     have exactly these values. Values of --property are numbers, true, false, or text: 'amount=5',
     'name="5"'.
     """
-    wanted: Any = TrueFilter() if every else FalseFilter()
+    condition: Any = TrueFilter() if every else FalseFilter()
     same = {field: value for field, value in equal._asdict().items() if value}
     if sum([filter_ is not None, every, none, bool(same)]) != 1:
         raise usage("give --filter, --all, --none, or values to match (--property, --subject, …)")
     if filter_ is not None:
-        wanted = SqlFilter(filter_)
+        condition = SqlFilter(filter_)
     elif same:
-        wanted = CorrelationFilter(**same)
-    made = Rule(rule, wanted, None if action is None else SqlAction(action))
+        condition = CorrelationFilter(**same)
+    made = Rule(rule, condition, None if action is None else SqlAction(action))
     with call.broker() as broker:
         command = AddRule(topic=topic, subscription=name, rule=rule_record(made))
         new = create_or_find(call, broker, command, exist_ok) is not None
@@ -139,9 +139,9 @@ def delete(call: ChangeOptions, topic: TopicArgument, name: SubscriptionArgument
     """
     with call.broker() as broker:
         call.run(broker, RemoveRule(topic=topic, subscription=name, rule=rule))
-        left = [one.name for one in broker.subscription(topic, name).rules]
-    names = ", ".join(left) or "none: the subscription receives nothing"
-    call.print({"deleted": rule, "left": left}, f"deleted rule {rule}; left: {names}")
+        rest = [one.name for one in broker.subscription(topic, name).rules]
+    names = ", ".join(rest) or "none: the subscription receives nothing"
+    call.print({"deleted": rule, "left": rest}, f"deleted rule {rule}; left: {names}")
 
 
 @rules.command("test")
@@ -185,12 +185,12 @@ def test(
         with call.broker() as broker:
             tested = broker.subscription(topic, name).rules
     judges = [judge_of(rule) for rule in tested]
-    found = (
+    judgements = (
         dict(zip(_JUDGED, (number, judged.rule, judged.matches, judged.why), strict=True))
         for number, view in enumerate(_messages(file, Message(b"", **equal._asdict())), 1)
         for judged in (judge(view) for judge in judges)
     )
-    call.print_all(found, _JUDGED, _judged_row, "no rules: nothing matches")
+    call.print_all(judgements, _JUDGED, _judged_row, "no rules: nothing matches")
 
 
 def _judged_row(judged: dict[str, Any]) -> tuple[object, ...]:

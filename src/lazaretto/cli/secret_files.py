@@ -20,23 +20,23 @@ SHORT_KEY: Final = 16
 def secret_of(file: Path, what: str) -> str:
     """Return the secret that a file has. Raises a usage error."""
     try:
-        found = file.read_text("utf-8").strip()
+        secret = file.read_text("utf-8").strip()
     except (OSError, ValueError) as error:
         raise usage(f"expected a file with a {what} at {str(file)!r}, got {type(error).__name__}") from None
-    if not found:
+    if not secret:
         raise usage(f"expected a {what} in {str(file)!r}, got an empty file")
-    return found
+    return secret
 
 
 def token_of(file: Path) -> str:
     """Return the owner's token that a file has. Raises a usage error."""
-    found = secret_of(file, "token")
-    if len(found) < SHORTEST_TOKEN:
+    token = secret_of(file, "token")
+    if len(token) < SHORTEST_TOKEN:
         raise usage(
-            f"expected a token of at least {SHORTEST_TOKEN} characters in {str(file)!r}, got {len(found)}; "
+            f"expected a token of at least {SHORTEST_TOKEN} characters in {str(file)!r}, got {len(token)}; "
             f"make one: (umask 077; head -c 32 /dev/urandom | base64 > {file})"
         )
-    return found
+    return token
 
 
 def keep_token(token: str) -> Path:

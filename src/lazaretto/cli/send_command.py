@@ -191,15 +191,15 @@ def _send_lines(call: Call, queue: str, sending: LineSender, lines: BinaryIO) ->
         return
     if call.json:
         _report(call, queue, sending.sent)
-    done = "nothing was sent"
+    progress_text = "nothing was sent"
     if sending.sent:
         sent = output.plural(len(sending.sent), "message")
-        done = f"{sent} sent, all up to line {sending.last_line}; nothing after that"
+        progress_text = f"{sent} sent, all up to line {sending.last_line}; nothing after that"
     if isinstance(failure, KeyboardInterrupt):
-        output.notice(done)
+        output.notice(progress_text)
         raise failure
     cause = failure.cause if isinstance(failure, BadLine) else failure
-    text = f"{failure} ({done})"
+    text = f"{failure} ({progress_text})"
     if isinstance(cause, LazarettoError):
         raise CommandError(cause.code, text, exit_code_of(cause)) from failure
     raise CommandError("bad_line" if isinstance(failure, BadLine) else "io_error", text) from failure

@@ -67,19 +67,19 @@ class ServedHandlers:
         from lazaretto.host.dry_run import dry_run
         from lazaretto.web.tries import TriedLetter
 
-        given = self._handlers[name]
-        handler = given if isinstance(given, Handler) else Handler(queue, given)
+        reference = self._handlers[name]
+        handler = reference if isinstance(reference, Handler) else Handler(queue, reference)
         with connect(self._url, create=False) as broker:
-            found = dry_run(broker, queue, number, handler, edit=edit)
-        if not found.letters:
+            run = dry_run(broker, queue, number, handler, edit=edit)
+        if not run.letters:
             raise MessageNotFound(f"{number} of {queue!r} is no dead letter any more")
-        failure = found.failures[0] if found.failures else None
+        failure = run.failures[0] if run.failures else None
         return TriedLetter(
             error_type=None if failure is None else failure.error_type or "failure",
             error_message=None if failure is None else failure.error_message,
-            refused=next(iter(found.refused.values()), None),
-            sends=found.sends,
-            statements=found.statements,
+            refused=next(iter(run.refused.values()), None),
+            sends=run.sends,
+            statements=run.statements,
         )
 
 
@@ -233,20 +233,20 @@ async def _serve_http(
     port = (await stack.enter_async_context(serving)).port
     here = f"{tls.scheme}://{http.shown_host()}:{port}{http.prefix()}"
     seen = here if http.origin is None else http.origin.geturl()
-    told: dict[str, Any] = {"http_port": port, "url": f"{here}/api/v1"}
+    facts: dict[str, Any] = {"http_port": port, "url": f"{here}/api/v1"}
     lines: list[str] = []
     if http.token is not None:
         # First, since it is good for a minute.
         each = " for each" if others else ""
-        told |= {"login_url": await _link(broker, seen), "token_file": str(http.token_file)}
+        facts |= {"login_url": await _link(broker, seen), "token_file": str(http.token_file)}
         more = {other.name: await _link(other.broker, f"{seen}/{other.name}") for other in others}
-        told |= {"login_urls": more} if more else {}
-        lines += [f"log in within a minute, once{each}:", told["login_url"], *more.values()]
+        facts |= {"login_urls": more} if more else {}
+        lines += [f"log in within a minute, once{each}:", facts["login_url"], *more.values()]
     lines += [f"serving the HTTP API at {here}/api/v1", f"the console: {seen}/"]
     lines += [f"the store {other.name}: {seen}/{other.name}/" for other in others]
     if http.token is not None:
         lines.append(f"the token that programs send is in {http.token_file}")
-    return told, lines
+    return facts, lines
 
 
 async def _link(broker: AsyncBroker, server: str) -> str:
@@ -279,10 +279,10 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
     async with contextlib.AsyncExitStack() as stack:
 
         async def opened(address: str) -> AsyncBroker:
-            found = await stack.enter_async_context(await aio.connect(address, create=False))
+            opened_broker = await stack.enter_async_context(await aio.connect(address, create=False))
             if not http.read_only:
                 stack.enter_context(_running_repairs(address, over))
-            return found
+            return opened_broker
 
         broker = await opened(url)
         guard = Guard()
@@ -292,11 +292,11 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
         doors: list[Door] = []
         if (context is not None or amqp.key_files) and hasattr(signal, "SIGHUP"):
             on_loop_signal(signal.SIGHUP, functools.partial(_read_again, amqp, context, doors))
-        told: dict[str, Any] = {}
+        facts: dict[str, Any] = {}
         lines: list[str] = []
         if http.http is not None:
             more, text = await _serve_http(stack, url, http, http.http, broker, opened, guard, tls)
-            told |= more
+            facts |= more
             lines += text
         if amqp.amqp is not None:
             from lazaretto.servicebus import open_door
@@ -311,14 +311,14 @@ async def _serve(url: str, http: HttpDoor, amqp: AmqpDoor, json: bool, warnings:
             port = doors[0].port
             line = amqp.connection_string(port)
             trusted = amqp.told()
-            told |= {"amqp_port": port, "connection_string": line} | trusted
+            facts |= {"amqp_port": port, "connection_string": line} | trusted
             lines += [f"serving AMQP 1.0 at {amqp.amqp_host}:{port}; the connection string:", line]
             if trusted:
                 lines.append("clients must trust {authority}, SHA-256 {fingerprint}".format(**trusted))
         for warning in warnings:
             output.notice(f"warning: {warning}")
         if json:
-            output.json_line(told)
+            output.json_line(facts)
         for line in () if json else lines:
             output.say(line)
         await ended.wait()

@@ -43,26 +43,26 @@ class Risks(NamedTuple):
 
 def risks_of(doors: ServedDoors) -> Risks:
     """Return what is risky about a server, with what to do about it."""
-    found = Risks([text for file in doors.files if (text := exposure(Path(file))) is not None], [])
+    risks = Risks([text for file in doors.files if (text := exposure(Path(file))) is not None], [])
     http, amqp = doors.http_host, doors.amqp_host
     if http is not None and not is_loopback(http) and not doors.http_tls:
         if doors.proxied:
-            found.notices.append(f"HTTP is served at {http} without TLS: let nobody but the proxy reach it")
+            risks.notices.append(f"HTTP is served at {http} without TLS: let nobody but the proxy reach it")
         else:
-            found.problems.append(
+            risks.problems.append(
                 f"HTTP is served at {http} without TLS, so others can read its tokens and messages: "
                 "give --certificate, put a proxy with TLS before it, or serve it on this machine only"
             )
     if http is not None and not doors.login:
-        found.notices.append("HTTP asks for no login: every program on this machine may do everything")
+        risks.notices.append("HTTP asks for no login: every program on this machine may do everything")
     if amqp is not None and not is_loopback(amqp) and not doors.amqp_tls:
-        found.problems.append(f"AMQP is served at {amqp} without TLS; give --certificate and --key-file")
+        risks.problems.append(f"AMQP is served at {amqp} without TLS; give --certificate and --key-file")
     if amqp is not None and not doors.keys:
         who = "every program on this machine" if is_loopback(amqp) else "whoever reaches it"
-        told = found.notices if is_loopback(amqp) else found.problems
-        told.append(f"AMQP asks for no key: {who} may do everything; give --key-file")
-    found.notices.extend(short_keys(doors))
-    return found
+        texts = risks.notices if is_loopback(amqp) else risks.problems
+        texts.append(f"AMQP asks for no key: {who} may do everything; give --key-file")
+    risks.notices.extend(short_keys(doors))
+    return risks
 
 
 def short_keys(doors: ServedDoors) -> list[str]:
@@ -110,15 +110,15 @@ def _forget_killed() -> None:
 
 def doors_of(store: str) -> list[ServedDoors]:
     """Return how a store is served by this user of this machine now."""
-    found = []
+    doors_here = []
     # A system without such locks has no notes.
     with contextlib.suppress(ImportError, OSError, RuntimeError):
         for path in sorted(_folder().glob("*.json")):
             with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as note:
                 if _is_held(note.fileno()):
                     doors = msgspec.json.decode(note.read(), type=ServedDoors)
-                    found += [doors] if store in doors.stores else []
-    return found
+                    doors_here += [doors] if store in doors.stores else []
+    return doors_here
 
 
 def _is_held(handle: int) -> bool:

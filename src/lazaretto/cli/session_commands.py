@@ -35,15 +35,15 @@ class SessionVerdict(enum.Enum):
 
 
 def _row(session: SessionDescription) -> tuple[object, ...]:
-    held = session.held
+    hold = session.held
     return (
         session.session_id,
         sum(session.messages.values()),
         output.shown_time(session.locked_until),
-        held.sequence_number if held else None,
-        held.mode.value if held else "",
-        held.reason if held else "",
-        held.error if held else "",
+        hold.sequence_number if hold else None,
+        hold.mode.value if hold else "",
+        hold.reason if hold else "",
+        hold.error if hold else "",
     )
 
 
@@ -68,27 +68,27 @@ def list_(
 def show(call: CallOptions, queue: QueueArgument, session: SessionArgument) -> None:
     """Show a session: messages, lock, and what holds it back."""
     with call.broker() as broker:
-        found = broker.session(queue, session)
+        description = broker.session(queue, session)
 
     def print_facts() -> None:
-        output.line(f"session {found.session_id} of {found.queue}")
-        output.fields(_facts(found), "  ")
+        output.line(f"session {description.session_id} of {description.queue}")
+        output.fields(_facts(description), "  ")
 
-    call.print(found, print_facts)
+    call.print(description, print_facts)
 
 
-def _facts(found: SessionDescription) -> list[tuple[str, object]]:
-    facts: list[tuple[str, object]] = [*sorted(found.messages.items())]
+def _facts(description: SessionDescription) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [*sorted(description.messages.items())]
     facts += [
-        ("locked until", output.shown_time(found.locked_until)),
-        ("locked by", found.locked_by),
-        ("has state", "yes" if found.has_state else "no"),
+        ("locked until", output.shown_time(description.locked_until)),
+        ("locked by", description.locked_by),
+        ("has state", "yes" if description.has_state else "no"),
     ]
-    if found.held is not None:
-        held = found.held
-        told = f": {held.error}" if held.error else ""
-        why = f"message {held.sequence_number} since {output.shown_time(held.time)}: {held.reason}"
-        facts.append(("held back by", f"{why} ({held.mode.value}){told}"))
+    if description.held is not None:
+        hold = description.held
+        error_text = f": {hold.error}" if hold.error else ""
+        why = f"message {hold.sequence_number} since {output.shown_time(hold.time)}: {hold.reason}"
+        facts.append(("held back by", f"{why} ({hold.mode.value}){error_text}"))
     return facts
 
 

@@ -38,16 +38,16 @@ def show(
     message that is completed the store keeps nothing but its earlier numbers.
     """
     with call.broker() as broker:
-        found = broker.message_history(queue, sequence)
-    call.print(found, lambda: _print(found))
+        history = broker.message_history(queue, sequence)
+    call.print(history, lambda: _print(history))
 
 
-def _print(found: MessageHistory) -> None:
-    asked, message = found.asked, found.message
+def _print(history: MessageHistory) -> None:
+    asked, message = history.asked, history.message
     where = f" ({asked.subqueue})" if asked.subqueue else ""
-    output.line(f"message {found.sequence_number} of {found.queue}{where}: {_state(asked.state)}")
+    output.line(f"message {history.sequence_number} of {history.queue}{where}: {_state(asked.state)}")
     facts: list[tuple[str, object]] = [
-        ("became", None if found.latest is asked else _became(found)),
+        ("became", None if history.latest is asked else _became(history)),
         ("message id", asked.message_id),
         ("description", first_line(asked.description)),
         ("error type", asked.error_type),
@@ -55,7 +55,7 @@ def _print(found: MessageHistory) -> None:
     ]
     if message is not None:
         facts += [
-            ("number when sent", _other(message.enqueued_sequence_number, found.sequence_number)),
+            ("number when sent", _other(message.enqueued_sequence_number, history.sequence_number)),
             ("deliveries", message.deliveries),
             ("locked until", output.shown_time(message.locked_until)),
             ("expires", output.shown_time(message.expires_at)),
@@ -63,10 +63,10 @@ def _print(found: MessageHistory) -> None:
             *message_facts(message),
         ]
     output.fields(facts, "  ")
-    if not found.complete:
+    if not history.complete:
         output.line("it has more generations than are shown")
     output.table(
-        _COLUMNS, map(_row, found.moments()), "nothing is known of what happened to it", shortened="what"
+        _COLUMNS, map(_row, history.moments()), "nothing is known of what happened to it", shortened="what"
     )
     if message is not None:
         output.line(f"body ({output.plural(len(message.body), 'byte')})")
@@ -81,8 +81,8 @@ def _state(state: str) -> str:
     return _STATES.get(state, state)
 
 
-def _became(found: MessageHistory) -> str:
-    latest = found.latest
+def _became(history: MessageHistory) -> str:
+    latest = history.latest
     return f"message {latest.sequence_number} of {latest.queue}: {_state(latest.state)}"
 
 

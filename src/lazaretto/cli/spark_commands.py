@@ -40,8 +40,8 @@ def in_a_sentence(*, only_of_queries: bool = False) -> Iterator[None]:
     try:
         yield
     except kinds as error:
-        told = str(error)
-        raise cause_of(told) or CommandError("spark_failed", sentence_of(told)) from None
+        text = str(error)
+        raise cause_of(text) or CommandError("spark_failed", sentence_of(text)) from None
 
 
 def cause_of(told: str) -> LazarettoError | None:
@@ -49,17 +49,17 @@ def cause_of(told: str) -> LazarettoError | None:
     for name, text in reversed(_OURS.findall(told)):
         kind = getattr(errors, name, None)
         if kind is not None:
-            found: LazarettoError = kind.__new__(kind, text)
-            return found
+            cause: LazarettoError = kind.__new__(kind, text)
+            return cause
     return None
 
 
 def sentence_of(told: str) -> str:
     """Return what is wrong: the error that Python code raised, or Java's, or else Spark's first line."""
     for pattern in (_RAISED, _OF_JAVA):
-        found: list[str] = pattern.findall(told)
-        if found:
-            return found[-1]
+        sentences: list[str] = pattern.findall(told)
+        if sentences:
+            return sentences[-1]
     first = told.strip().partition("\n")[0]
     return f"{first} Java says why, above" if first.startswith("[JAVA_GATEWAY_EXITED]") else first
 

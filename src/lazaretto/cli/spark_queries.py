@@ -60,16 +60,16 @@ class MessageCount:
         last = self._query.lastProgress
         if last is not None and last["batchId"] > self._batch:
             # All that Spark keeps takes a hundred questions.
-            told = [last] if last["batchId"] == self._batch + 1 else self._query.recentProgress
-            self._messages += sum(_messages(one) for one in told if one["batchId"] > self._batch)
-            self._batch = told[-1]["batchId"]
+            progress = [last] if last["batchId"] == self._batch + 1 else self._query.recentProgress
+            self._messages += sum(_messages(one) for one in progress if one["batchId"] > self._batch)
+            self._batch = progress[-1]["batchId"]
         return self._messages
 
 
 def _messages(progress: Mapping[str, Any]) -> int:
     """Return how many messages a micro-batch had: the pipeline tells, for Spark may see none of them."""
-    told = progress["observedMetrics"].get("lazaretto")
-    return int(progress["numInputRows"] if told is None else told["rows"] or 0)
+    metrics = progress["observedMetrics"].get("lazaretto")
+    return int(progress["numInputRows"] if metrics is None else metrics["rows"] or 0)
 
 
 def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
@@ -78,28 +78,28 @@ def wait_for(spark: SparkSession, queries: Sequence[StreamingQuery]) -> None:
     Prints a line for each that ends by itself. Raises what a query failed with, or KeyboardInterrupt.
     """
     ending = Ending()
-    left = {query: MessageCount(query) for query in queries}
+    counts = {query: MessageCount(query) for query in queries}
     # As an exception, Control-C would meet a call of Java, which is not over yet.
     with ending.on_signals():
         try:
-            while left and not ending.asked:
-                next(iter(left)).awaitTermination(_LOOK)  # type: ignore[arg-type]  # parts of seconds, too
-                for query, count in [*left.items()]:
+            while counts and not ending.asked:
+                next(iter(counts)).awaitTermination(_LOOK)  # type: ignore[arg-type]  # parts of seconds, too
+                for query, count in [*counts.items()]:
                     ended = not query.isActive
                     messages = count.look()
                     if ended:
-                        del left[query]
+                        del counts[query]
                         query.awaitTermination()
                         output.say(f"{query.name or query.id}: {messages:,} message{'s' * (messages != 1)}")
         except Exception:
             # A supervisor may tell Java to end as well, which fails then before it answers.
             if not ending.asked:
-                _stop(spark, left)
+                _stop(spark, counts)
                 raise
         if ending.asked:
             # Who presses Control-C again does not wait until Java has stopped them.
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            _stop(spark, left)
+            _stop(spark, counts)
             raise KeyboardInterrupt
 
 

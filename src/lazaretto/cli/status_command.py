@@ -43,19 +43,19 @@ def status(
         raise usage("--watch goes with tables, --json and --jsonl")
     with call.broker() as broker:
         while True:
-            found = broker.status(limit=limit, name_contains=queue)
+            state = broker.status(limit=limit, name_contains=queue)
             if call.json:
-                output.json_line(found) if watch else output.json_object(found)
+                output.json_line(state) if watch else output.json_object(state)
             else:
                 if watch and output.on_terminal() and not call.wants_objects:
                     typer.echo(_CLEAR, nl=False)
-                _print(call, found)
+                _print(call, state)
             if not watch:
                 return
             time.sleep(_EVERY)
 
 
-def _print(call: Listing, found: Status) -> None:
+def _print(call: Listing, state: Status) -> None:
     def row(queue: QueueGlance) -> tuple[object, ...]:
         worst = queue.troubles[0] if queue.troubles else None
         more = f" and {len(queue.troubles) - 1} more" if len(queue.troubles) > 1 else ""
@@ -63,23 +63,23 @@ def _print(call: Listing, found: Status) -> None:
         return (
             queue.path,
             f"{worst.kind.replace('_', ' ')}{more}" if worst else "",
-            _age(worst.since, found.time) if worst else "",
+            _age(worst.since, state.time) if worst else "",
             queue.waiting if queue.exact else f"~{queue.waiting}",
-            _age(queue.oldest, found.time),
+            _age(queue.oldest, state.time),
             queue.dead_letters,
             f"{before} -> {came}" if queue.dead_letters else "",
             _shown_rates(queue.rates),
             worst.command if worst else "",
         )
 
-    call.print_all(found.queues, _COLUMNS, row, "no queues", spare=_SPARE)
+    call.print_all(state.queues, _COLUMNS, row, "no queues", spare=_SPARE)
     if not call.wants_objects and not call.csv:
-        rest = found.total - len(found.queues)
+        rest = state.total - len(state.queues)
         more = f", {rest:,} not shown" if rest > 0 else ""
-        verb = "stands" if found.severe == 1 else "stand"
+        verb = "stands" if state.severe == 1 else "stand"
         output.line(
-            f"{output.plural(found.total, 'queue')}{more}: {found.severe:,} {verb} still, "
-            f"{found.troubled - found.severe:,} with other trouble"
+            f"{output.plural(state.total, 'queue')}{more}: {state.severe:,} {verb} still, "
+            f"{state.troubled - state.severe:,} with other trouble"
         )
 
 

@@ -24,16 +24,16 @@ def check(call: CallOptions) -> None:
     It reads the whole store; the exit code is 1 if something is damaged.
     """
     with call.broker() as broker:
-        found, facts = broker.check(), broker.facts()
+        problems, facts = broker.check(), broker.facts()
 
     def print_facts() -> None:
         output.fields([(name.replace("_", " "), value) for name, value in facts.items()])
-        for text in found:
+        for text in problems:
             output.line(f"damage: {text}")
-        output.line("the store is damaged" if found else "the store is OK")
+        output.line("the store is damaged" if problems else "the store is OK")
 
-    call.print({"ok": not found, "damage": found, "store": facts}, print_facts)
-    if found:
+    call.print({"ok": not problems, "damage": problems, "store": facts}, print_facts)
+    if problems:
         raise typer.Exit(Exit.FAILED)
 
 

@@ -34,10 +34,10 @@ def shorten(text: str, width: int) -> str:
     if width_of(text) <= width:
         return text
     mark = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "..."
-    left, kept = width - len(mark), 0
+    room, kept = width - len(mark), 0
     for character in text:
-        left -= _width(character)
-        if left < 0:
+        room -= _width(character)
+        if room < 0:
             break
         kept += 1
     return text[:kept].rstrip() + mark

@@ -74,24 +74,24 @@ def _topic_facts(topic: TopicDescription) -> Facts:
     ]
 
 
-def _subscription_row(found: SubscriptionDescription) -> tuple[object, ...]:
-    counts = found.queue.counts
+def _subscription_row(description: SubscriptionDescription) -> tuple[object, ...]:
+    counts = description.queue.counts
     return (
-        found.name,
-        found.queue.status.value,
+        description.name,
+        description.queue.status.value,
         counts.active,
         counts.locked,
         counts.deferred,
         counts.dead_letter + counts.transfer_dead_letter,
-        ", ".join(rule.name for rule in found.rules),
+        ", ".join(rule.name for rule in description.rules),
     )
 
 
-def _sections(found: SubscriptionDescription) -> list[tuple[str, Facts]]:
-    counts = dataclasses.asdict(found.queue.counts)
+def _sections(description: SubscriptionDescription) -> list[tuple[str, Facts]]:
+    counts = dataclasses.asdict(description.queue.counts)
     return [
-        ("", [("status", found.queue.status.value), *counts.items()]),
-        ("rules", [(rule.name, describe_rule(rule)) for rule in found.rules]),
+        ("", [("status", description.queue.status.value), *counts.items()]),
+        ("rules", [(rule.name, describe_rule(rule)) for rule in description.rules]),
     ]
 
 
@@ -101,10 +101,10 @@ def describe_rule(rule: Rule) -> str:
     return text if rule.action is None else f"{text}, then {rule.action.expression}"
 
 
-def _new_subscription(key: Key, given: Mapping[str, Any]) -> Command:
-    settings = dict(given)
-    wanted = settings.pop("filter", None)
-    rules = None if wanted is None else [rule_record(Rule(filter=SqlFilter(wanted)))]
+def _new_subscription(key: Key, values: Mapping[str, Any]) -> Command:
+    settings = dict(values)
+    condition = settings.pop("filter", None)
+    rules = None if condition is None else [rule_record(Rule(filter=SqlFilter(condition)))]
     topic, name = key
     return CreateSubscription(topic=topic, subscription=name, options=given_options(settings), rules=rules)
 

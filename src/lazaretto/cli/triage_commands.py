@@ -84,16 +84,18 @@ def sparkline(counts: Sequence[int]) -> str:
 
 
 def _difference(cause: Cause) -> str | None:
-    known = cause.difference
-    return None if known is None else known.filter or "no difference found"
+    difference = cause.difference
+    return None if difference is None else difference.filter or "no difference found"
 
 
 def _holds_for(cause: Cause) -> str | None:
-    known = cause.difference
-    if known is None or known.filter is None:
+    difference = cause.difference
+    if difference is None or difference.filter is None:
         return None
-    held = "all" if known.letters == known.counted else f"{known.letters} of {known.counted}"
-    return f"{held}; {known.good} of {known.compared} good"
+    share = (
+        "all" if difference.letters == difference.counted else f"{difference.letters} of {difference.counted}"
+    )
+    return f"{share}; {difference.good} of {difference.compared} good"
 
 
 def _state(cause: Cause, now: datetime) -> str:
@@ -119,31 +121,33 @@ def list_(
     if chart and (call.wants_objects or call.csv or call.columns):
         raise usage("--chart cannot be combined with --json, --jsonl, --csv or --columns")
     with call.broker() as broker:
-        found = broker.triage(queue, since=since, over=over, explain_for=0 if chart else _EXPLAINING)
+        triage = broker.triage(queue, since=since, over=over, explain_for=0 if chart else _EXPLAINING)
     if chart:
-        _print_chart(queue, found)
+        _print_chart(queue, triage)
         return
 
     def row(cause: Cause) -> tuple[object, ...]:
-        share = f"{100 * cause.letters / found.letters:.0f} %" if found.letters else ""
+        share = f"{100 * cause.letters / triage.letters:.0f} %" if triage.letters else ""
         return (
-            cause.number, cause.letters, share, sparkline(cause.hours), _state(cause, found.time),
+            cause.number, cause.letters, share, sparkline(cause.hours), _state(cause, triage.time),
             cause.reason, cause.error_type, cause.template, _difference(cause),
             _holds_for(cause),
         )  # fmt: skip
 
-    call.print_all(found.causes, _COLUMNS, row, f"no dead letters in {queue}", spare=_SPARE, shortened="text")
-    if found.left:
-        numbers = ", ".join(map(str, found.left[:_SHOWN])) + (", …" if len(found.left) > _SHOWN else "")
+    call.print_all(
+        triage.causes, _COLUMNS, row, f"no dead letters in {queue}", spare=_SPARE, shortened="text"
+    )
+    if triage.left:
+        numbers = ", ".join(map(str, triage.left[:_SHOWN])) + (", …" if len(triage.left) > _SHOWN else "")
         output.notice(f"not explained yet: {numbers}; see lazaretto triage show {queue} CAUSE")
 
 
-def _print_chart(queue: str, found: Triage) -> None:
-    came = sorted((c for c in found.causes if any(c.hours)), key=lambda c: (-sum(c.hours), c.number))
+def _print_chart(queue: str, triage: Triage) -> None:
+    came = sorted((c for c in triage.causes if any(c.hours)), key=lambda c: (-sum(c.hours), c.number))
     if not came:
         output.line(f"no dead letters came to {queue} in the last 24 hours")
         return
-    for drawn in hour_chart.draw([cause.hours for cause in came], found.time):
+    for drawn in hour_chart.draw([cause.hours for cause in came], triage.time):
         output.line(drawn)
     output.line()
     for mark, cause in zip(hour_chart.MARKS, came, strict=False):
@@ -171,7 +175,7 @@ def show(call: CallOptions, queue: QueueArgument, number: CauseArgument, since: 
 def _print_cause(queue: str, cause: Cause, mark: TimeMark | None) -> None:
     output.line(f"cause {cause.number} of {queue}")
     sites = (cause.site or "").splitlines()
-    known = cause.difference
+    difference = cause.difference
     example = None if cause.example is None else f"lazaretto dead-letter show {queue} {cause.example}"
     output.fields(
         [
@@ -188,8 +192,8 @@ def _print_cause(queue: str, cause: Cause, mark: TimeMark | None) -> None:
             ("last 24 h", sparkline(cause.hours)),
             ("difference", _difference(cause)),
             ("holds for", _holds_for(cause)),
-            ("also", "; ".join(known.also) if known else None),
-            ("compared", f"with {known.compared} {known.compared_with}" if known else None),
+            ("also", "; ".join(difference.also) if difference else None),
+            ("compared", f"with {difference.compared} {difference.compared_with}" if difference else None),
             ("note", cause.note),
             ("known until", cause.acknowledged_until and output.shown_time(cause.acknowledged_until)),
             ("split from", cause.split_from),

@@ -54,19 +54,19 @@ def say_tried(call: Call, found: DryRun) -> None:
         raise typer.Exit(Exit.FAILED)
 
 
-def _print(found: DryRun) -> None:
-    edited = f", {found.edited} edited" if found.edited else ""
+def _print(run: DryRun) -> None:
+    edited = f", {run.edited} edited" if run.edited else ""
     output.line(
-        f"tried {found.tried} of {output.plural(found.letters, 'dead letter')} of {found.queue}{edited}: "
-        f"{found.succeeded} would succeed, {found.failed} would fail, {len(found.refused)} would not be sent"
+        f"tried {run.tried} of {output.plural(run.letters, 'dead letter')} of {run.queue}{edited}: "
+        f"{run.succeeded} would succeed, {run.failed} would fail, {len(run.refused)} would not be sent"
     )
-    for cause in found.causes:
+    for cause in run.causes:
         gone = "gone" if cause.is_gone else f"{cause.again} again, {cause.other} in another way"
         output.line(f"  {cause.error_type or 'no error'} ({cause.letters}): {gone}")
-    for failure in found.failures:
+    for failure in run.failures:
         first = (failure.error_message or "").strip().partition("\n")[0]
         output.line(f"  would fail: {failure.count} {failure.error_type}: {first}")
-    for number, why in itertools.islice(found.refused.items(), _NAMED):
+    for number, why in itertools.islice(run.refused.items(), _NAMED):
         output.line(f"  would not be sent: {number} ({why})")
-    for target, count in sorted(found.sends.items()):
+    for target, count in sorted(run.sends.items()):
         output.line(f"  would send {output.plural(count, 'message')} to {target}")

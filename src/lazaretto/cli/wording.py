@@ -81,10 +81,10 @@ def on_one_line(text: str) -> str:
     return re.sub(r"\s*\n\s*", " ", text)
 
 
-def _options(command: Any, given: Sequence[str]) -> dict[str, str]:
+def _options(command: Any, words: Sequence[str]) -> dict[str, str]:
     """Return the options of the command that arguments name, by Python's names that are no plain words."""
-    found: dict[str, str] = {}
-    for word in ("", *given):
+    options: dict[str, str] = {}
+    for word in ("", *words):
         if word:
             inner = getattr(command, "commands", {}).get(ALIASES.get(word, word))
             if inner is None:
@@ -93,5 +93,5 @@ def _options(command: Any, given: Sequence[str]) -> dict[str, str]:
         for parameter in command.params:
             long = [option for option in parameter.opts if option.startswith("--")]
             if "_" in (parameter.name or "") and long:
-                found[parameter.name] = long[0]
-    return found
+                options[parameter.name] = long[0]
+    return options

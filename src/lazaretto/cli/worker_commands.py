@@ -19,30 +19,30 @@ _COLUMNS = ("process", "machine", "state", "takes", "messages", "holds", "seen",
 _SHOWN = 5
 
 
-def _held(held: HeldMessages) -> str:
-    numbers = ", ".join(map(str, held.sequence_numbers[:_SHOWN]))
-    more = len(held.sequence_numbers) - _SHOWN
-    session = "" if held.session_id is None else f" session {held.session_id}"
-    waits = "" if held.started else " (not started)"
+def _held(messages: HeldMessages) -> str:
+    numbers = ", ".join(map(str, messages.sequence_numbers[:_SHOWN]))
+    more = len(messages.sequence_numbers) - _SHOWN
+    session = "" if messages.session_id is None else f" session {messages.session_id}"
+    waits = "" if messages.started else " (not started)"
     shown = f"{numbers}{f' and {more} more' if more > 0 else ''}" or "no message"
-    return f"{held.queue}{session}: {shown}{waits}"
+    return f"{messages.queue}{session}: {shown}{waits}"
 
 
 def _number(worker: Worker) -> int | str:
-    known = sum(len(held.sequence_numbers) for held in worker.holds)
-    return known if worker.complete else f"{known} or more"
+    count = sum(len(messages.sequence_numbers) for messages in worker.holds)
+    return count if worker.complete else f"{count} or more"
 
 
 def _queues(worker: Worker) -> set[str]:
-    return {one.queue for one in worker.takers} | {held.queue for held in worker.holds}
+    return {one.queue for one in worker.takers} | {messages.queue for messages in worker.holds}
 
 
 def _takes(worker: Worker) -> str:
     """Return who takes messages in a process, each with its queues."""
-    found: dict[str, list[str]] = {}
+    by_queue: dict[str, list[str]] = {}
     for one in worker.takers:
-        found.setdefault(f"{one.kind} {one.name}", []).append(one.queue)
-    return "; ".join(f"{', '.join(queues)} ({who})" for who, queues in found.items())
+        by_queue.setdefault(f"{one.kind} {one.name}", []).append(one.queue)
+    return "; ".join(f"{', '.join(queues)} ({who})" for who, queues in by_queue.items())
 
 
 def _row(worker: Worker) -> tuple[object, ...]:

@@ -96,23 +96,23 @@ def quarantine(
         raise InvalidOption("a vectorised function does not keep the order of sessions: omit session")
     spark = source.sparkSession
     said, of_stream = place_of(store, queue, consumer), plan.text(STREAM_OPTIONS)
-    told = source_options.parse({**said, **of_stream, "body": parse or "", **plan.text(["body_schema"])})
+    parsed = source_options.parse({**said, **of_stream, "body": parse or "", **plan.text(["body_schema"])})
     master = spark.sparkContext.master
-    refuse_remote(master, told.url())
+    refuse_remote(master, parsed.url())
     if is_cluster(master):
         raise InvalidOption(f"quarantine runs on one machine (local[…]), and Spark's master is {master!r}")
     made = plan.handler(queue, handler)
     if isinstance(made.options.validator, Mapping):
         raise InvalidOption("a schema as validator is for messages: give a function of a row, or parse")
-    rows, layout = _rows_of(source, body, origin, _format(told, registry), session, keep_origin)
-    sinks = _sinks(results, schema, told, layout)
+    rows, layout = _rows_of(source, body, origin, _format(parsed, registry), session, keep_origin)
+    sinks = _sinks(results, schema, parsed, layout)
     setup = functools.partial(
         RowSetup, names=layout.schema.names, times=layout.times, pickled=not layout.is_plain
     )
     settings = QuarantineSettings(
-        task=plan.task(made, setup, told, sinks.letters, sinks.encoded), layout=layout, results=sinks.rows
+        task=plan.task(made, setup, parsed, sinks.letters, sinks.encoded), layout=layout, results=sinks.rows
     )
-    sink = QuarantineSink(told, sinks, layout, Carried(settings, "the handler or its options"))
+    sink = QuarantineSink(parsed, sinks, layout, Carried(settings, "the handler or its options"))
     register(spark)
     reader = spark.readStream.format(FORMAT).schema(from_arrow_schema(SHARDS))
     shards = reader.options(**said, **of_stream, shards_only="true").load()
@@ -131,8 +131,8 @@ def quarantine(
     plan.start(letters, sink, checkpoint).awaitTermination()
     if not isinstance(results, str):
         return None
-    done = spark.read.parquet(results)
-    return done.where(done["sequence_number"].isNull() & (done["claim"].cast("bigint") == number))
+    written = spark.read.parquet(results)
+    return written.where(written["sequence_number"].isNull() & (written["claim"].cast("bigint") == number))
 
 
 def _format(options: SparkOptions, registry: bool) -> BodyFormat | None:
@@ -209,11 +209,11 @@ def _sinks(
         return RowSinks(None, None, encoded)
     first = prepared(owned(sink, owners[0]), encoded)
     second = first.beside(owners[1]) if isinstance(first, ParquetResults) else owned(sink, owners[1])
-    found = RowSinks(first, prepared(second, encoded), encoded)
+    sinks = RowSinks(first, prepared(second, encoded), encoded)
     begin_results(first, options)
     rows = source_options.parse(
         {"store": options.store, "queue": options.queue, "consumer": rows_consumer(options.consumer)}
     )
-    assert found.rows is not None
-    begin_results(found.rows, rows)
-    return found
+    assert sinks.rows is not None
+    begin_results(sinks.rows, rows)
+    return sinks

@@ -55,29 +55,29 @@ def inferred(bodies: Sequence[bytes]) -> pa.StructType:
             f"no schema can be inferred: {len(objects):,} of {len(bodies):,} bodies of the sample are JSON "
             "objects; give body_schema"
         )
-    found = _kind_of(objects, "$")
-    if found is None:
+    kind = _kind_of(objects, "$")
+    if kind is None:
         raise InvalidOption(
             "no schema can be inferred: the objects of the sample are empty; give body_schema"
         )
-    return found
+    return kind
 
 
 def _kind_of(values: Sequence[Any], path: str) -> pa.DataType | None:
     """Return the type that nearly all values have, None if nothing tells it."""
-    found = [value for value in values if value is not None]
-    if not found:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    numbers = [value for value in found if type(value) in (int, float)]
+    numbers = [value for value in present if type(value) in (int, float)]
     floats = any(type(value) is float for value in numbers)
     alike: dict[str, list[Any]] = {"numbers": [], "numbers beyond 64 bits": []}
     for value in numbers:
         fits = floats or -(1 << 63) <= value < 1 << 63
         alike["numbers" if fits else "numbers beyond 64 bits"].append(value)
     for name, class_ in (("texts", str), ("booleans", bool), ("arrays", list), ("objects", dict)):
-        alike[name] = [value for value in found if type(value) is class_]
+        alike[name] = [value for value in present if type(value) is class_]
     name = max(alike, key=lambda one: len(alike[one]))
-    if len(alike[name]) < _MOST * len(found) or name == "numbers beyond 64 bits":
+    if len(alike[name]) < _MOST * len(present) or name == "numbers beyond 64 bits":
         counts = ", ".join(f"{len(some):,} {one}" for one, some in alike.items() if some)
         raise InvalidOption(f"no schema can be inferred: {path} has {counts}; give body_schema")
     if name == "arrays":
@@ -110,8 +110,8 @@ class Extras:
     def needs(self) -> list[str]:
         """Return the columns of a message that they are made of."""
         ours = {VALUE, PROBLEM}
-        found = ["body"] if ours & set(self.columns.names) else []
-        return found + (["headers"] if set(self.columns.names) - ours else [])
+        columns = ["body"] if ours & set(self.columns.names) else []
+        return columns + (["headers"] if set(self.columns.names) - ours else [])
 
     def prepare(self) -> None:
         """Load what reads the bodies. Raises InvalidOption: a package or a class is missing."""
@@ -120,19 +120,19 @@ class Extras:
 
     def of(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         """Return the columns for messages with their bodies and headers."""
-        found: dict[str, pa.Array] = {}
+        arrays: dict[str, pa.Array] = {}
         if "body" in self.needs:
             kind = self.columns.field(VALUE).type
             decode = _decoder(self.body, self.body_schema, kind)
-            found[VALUE], problems = _read(decode, kind, batch.column("body").to_pylist())
-            found[PROBLEM] = pa.array(problems, pa.string())
-        wanted = [field for field in self.columns if field.name not in found]
-        if wanted:
+            arrays[VALUE], problems = _read(decode, kind, batch.column("body").to_pylist())
+            arrays[PROBLEM] = pa.array(problems, pa.string())
+        fields = [field for field in self.columns if field.name not in arrays]
+        if fields:
             properties = [decode_headers(one).properties for one in batch.column("headers").to_pylist()]
-            for field in wanted:
+            for field in fields:
                 fit = fitting(field.type)
-                found[field.name] = pa.array([fit(one.get(field.name)) for one in properties], field.type)
-        return found
+                arrays[field.name] = pa.array([fit(one.get(field.name)) for one in properties], field.type)
+        return arrays
 
     def added(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield batches with these columns."""
@@ -193,14 +193,14 @@ def _behind_header(decode: Callable[[bytes], Any], has_path: bool, body: bytes) 
 
 def _number(body: bytes, at: int) -> tuple[int, int]:
     """Return a number of variable length, by zigzag, and where it ends."""
-    found = shift = 0
+    number = shift = 0
     while True:
         if at >= len(body) or shift > _LONGEST_SHIFT:
             raise ValueError("the header of the schema registry is cut off - at `$`")
         byte = body[at]
-        found, at, shift = found | (byte & 0x7F) << shift, at + 1, shift + 7
+        number, at, shift = number | (byte & 0x7F) << shift, at + 1, shift + 7
         if byte < 0x80:
-            return (found >> 1) ^ -(found & 1), at
+            return (number >> 1) ^ -(number & 1), at
 
 
 def type_of(options: SparkOptions) -> pa.StructType:
@@ -211,9 +211,9 @@ def type_of(options: SparkOptions) -> pa.StructType:
 
     from lazaretto.spark.arrow_schemas import arrow_schema
 
-    found = StructType.fromDDL(options.body_schema)
-    assert isinstance(found, StructType)
-    return pa.struct(list(arrow_schema(found)))
+    kind = StructType.fromDDL(options.body_schema)
+    assert isinstance(kind, StructType)
+    return pa.struct(list(arrow_schema(kind)))
 
 
 def extras_of(options: SparkOptions, schema: StructType, known: Collection[str]) -> Extras | None:
@@ -250,17 +250,17 @@ def ddl_of_extras(options: SparkOptions, known: Collection[str]) -> str:
     """Return the columns that the options ask for, for Spark to parse; look at a sample if it has to."""
     from pyspark.sql.pandas.types import from_arrow_type
 
-    found = []
+    parts = []
     if options.body == "json" and options.body_schema:
-        found += [f"{VALUE} struct<{options.body_schema}>", f"{PROBLEM} string"]
+        parts += [f"{VALUE} struct<{options.body_schema}>", f"{PROBLEM} string"]
     elif options.body:
-        found += [f"{VALUE} {ddl(from_arrow_type(value_type(options)))}", f"{PROBLEM} string"]
+        parts += [f"{VALUE} {ddl(from_arrow_type(value_type(options)))}", f"{PROBLEM} string"]
     taken = {*known, *((VALUE, PROBLEM) if options.body else ())}
-    found += [
+    parts += [
         f"{_quoted(name)} {ddl(from_arrow_type(kind))}"
         for name, kind in property_columns(options.properties, taken).items()
     ]
-    return ", ".join(found)
+    return ", ".join(parts)
 
 
 def value_type(options: SparkOptions) -> pa.StructType:
@@ -280,17 +280,17 @@ def value_type(options: SparkOptions) -> pa.StructType:
 
 
 def _sample(options: SparkOptions) -> list[bytes]:
-    found: list[bytes] = []
-    after = held = 0
+    bodies: list[bytes] = []
+    after = size = 0
     with broker_at(options.url()) as broker:
-        while len(found) < _SAMPLE and held < _SAMPLE_BYTES:
+        while len(bodies) < _SAMPLE and size < _SAMPLE_BYTES:
             page = broker.peek(options.queue, 50, after)
             if not page:
                 break
-            found += [message.body for message in page]
-            held += sum(len(message.body) for message in page)
+            bodies += [message.body for message in page]
+            size += sum(len(message.body) for message in page)
             after = page[-1].sequence_number + 1
-    return found
+    return bodies
 
 
 def ddl(kind: DataType) -> str:
@@ -358,11 +358,11 @@ def _read(
 
 def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return values as an array. Raises one of MISFITS."""
-    found = pa.array(values, kind)
-    if _has_times(kind) and is_beyond(found):
+    array = pa.array(values, kind)
+    if _has_times(kind) and is_beyond(array):
         # Arrow has them, but Python does not: whoever looks at a row would fail.
         raise ValueError("a time before the year 1 or after 9999")
-    return found
+    return array
 
 
 @functools.lru_cache(64)

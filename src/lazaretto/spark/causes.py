@@ -70,14 +70,14 @@ def triage(
         raise InvalidOption(f"expected table_format to be parquet or delta, got {shown(table_format)}")
     function("decode", decode)
     left_out = [text("leave_out", name, 1000) for name in leave_out]
-    given = None if good is None else list(good)
+    examples = None if good is None else list(good)
     refuse_connect(spark)
     refuse_remote(spark.sparkContext.master, options.url())
     path = dead_letter_path(EntityPath.parse(options.queue))
     with broker_at(options.url()) as broker:
         causes = broker.triage(options.queue).causes
         asked = _OnSpark(spark, options, store_of(broker), path, decode, left_out, causes)
-        answers = asked.answer(given)
+        answers = asked.answer(examples)
         keep(store_of(broker), path, answers, causes)
     if results is not None:
         write_tables(results, table_format, answers, asked.parts)
@@ -129,7 +129,7 @@ class _OnSpark(Asked):
         self.parts = merge(counted_letters(run_on(self._spark, task, self._ranges)), LETTERS)
         by_number = {cause.number: cause for cause in self._all}
         firsts = {part.first: part for part in self.parts.values()}
-        found: dict[Kind, Letters] = {}
+        letters_by_kind: dict[Kind, Letters] = {}
         numbers = sorted(firsts)
         for start in range(0, len(numbers), _PAGE):
             for letter in self._numbered(numbers[start : start + _PAGE]):
@@ -138,8 +138,8 @@ class _OnSpark(Asked):
                 letters.sample.merge(part.letters, part.sample)
                 kind = part.cause or letters.kind
                 self._kinds[part.cause] = kind
-                found[kind] = letters
-        return found
+                letters_by_kind[kind] = letters
+        return letters_by_kind
 
     def _numbered(self, numbers: Sequence[int]) -> list[DeadLetter]:
         which = DeadLetterFilter(sequence_numbers=tuple(numbers))

@@ -52,9 +52,9 @@ class DatabaseResults:
         return self._copied(_owner=owner.key)
 
     def _copied(self, **changes: Any) -> Self:
-        found = copy.copy(self)
-        found.__dict__.update(changes)
-        return found
+        copied = copy.copy(self)
+        copied.__dict__.update(changes)
+        return copied
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[Any]:
@@ -247,13 +247,13 @@ class DatabaseResults:
                 or self._run(cursor, known, self._owner, claim).fetchone()
             ):
                 return []
-            left = {
+            counts = {
                 stage: self._run(cursor, count, self._owner, claim, stage).fetchone()[0] for stage in results
             }
         return [
-            f"{rows - left[stage]} of {rows} rows of stage {stage!r} in {table}_staged"
+            f"{rows - counts[stage]} of {rows} rows of stage {stage!r} in {table}_staged"
             for stage, rows in results.items()
-            if left[stage] < rows
+            if counts[stage] < rows
         ]
 
     def publish(self, claim: int, stages: Sequence[str]) -> None:

@@ -111,16 +111,16 @@ class LazarettoSource(DataSource):
         return options
 
 
-def _extras(options: SparkOptions, schema: StructType, known: Collection[str], what: str) -> Extras | None:
+def _extras(options: SparkOptions, schema: StructType, names: Collection[str], what: str) -> Extras | None:
     """Return what makes the columns of a schema that are not known. Raises InvalidOption for any other."""
     if not options.body and not options.properties:
-        _refuse_others(schema, known, what)
+        _refuse_others(schema, names, what)
         return None
     from lazaretto.spark.bodies import extras_of
 
     _refuse_bodies(options)
-    extras = extras_of(options, schema, known)
-    _refuse_others(schema, [*known, *(extras.columns.names if extras else ())], what)
+    extras = extras_of(options, schema, names)
+    _refuse_others(schema, [*names, *(extras.columns.names if extras else ())], what)
     return extras
 
 

@@ -176,8 +176,8 @@ def answer(packed: bytes) -> tuple[str, str]:
     try:
         for queue, one in settings.items():
             with broker_at(one.options.url()) as broker:
-                found = ClaimConsumer(store_of(broker), queue, one.options.consumer).identify()
-            if found != identities[queue]:
+                identity = ClaimConsumer(store_of(broker), queue, one.options.consumer).identify()
+            if identity != identities[queue]:
                 return (
                     "other_store",
                     f"its consumer {one.options.consumer!r} of {queue!r} is not the driver's",

@@ -32,16 +32,16 @@ def prepare() -> Path:
         made = Path(folder) / "classes.jsa"
         program = [sys.executable, "-m", __name__, str(made)]
         try:
-            done = subprocess.run(program, capture_output=True, timeout=_LONGEST, check=False)  # noqa: S603
+            result = subprocess.run(program, capture_output=True, timeout=_LONGEST, check=False)  # noqa: S603
         except subprocess.TimeoutExpired:
             raise JavaNotFound(
                 f"{java.origin} (Java {java.version}) made no archive within {_LONGEST:g} s: "
                 "try again when the machine is less busy"
             ) from None
-        if done.returncode or not made.exists():
-            told = done.stderr.decode(errors="replace").strip().splitlines()
+        if result.returncode or not made.exists():
+            lines = result.stderr.decode(errors="replace").strip().splitlines()
             raise JavaNotFound(
-                f"{java.origin} (Java {java.version}) made no archive: {told[-1] if told else 'no error'}"
+                f"{java.origin} (Java {java.version}) made no archive: {lines[-1] if lines else 'no error'}"
             )
         os.replace(made, archive)  # noqa: PTH105
     return archive

@@ -51,32 +51,32 @@ def find_java() -> Java:
     packaged = _packaged()
     if packaged is not None:
         return packaged
-    found = "; ".join(looked) or "JAVA_HOME is not set and there is no java on the path"
-    raise JavaNotFound(f"Spark needs Java {OLDEST} or later: {found}. Install one, or {install('spark')}")
+    places = "; ".join(looked) or "JAVA_HOME is not set and there is no java on the path"
+    raise JavaNotFound(f"Spark needs Java {OLDEST} or later: {places}. Install one, or {install('spark')}")
 
 
 def _on_machine() -> list[tuple[str, Path]]:
-    found = []
+    places = []
     home = os.environ.get("JAVA_HOME")
     if home:
-        found.append(("JAVA_HOME", Path(home, "bin", "java")))
+        places.append(("JAVA_HOME", Path(home, "bin", "java")))
     on_path = shutil.which("java")
     if on_path:
-        found.append(("the java on the path", Path(on_path)))
-    return found
+        places.append(("the java on the path", Path(on_path)))
+    return places
 
 
 def _ask(java: Path) -> tuple[int | None, Path | None]:
     """Return a Java's version and home as it says: the file may be a tool's that chooses one."""
     words = [str(java), "-XshowSettings:properties", "-version"]
     try:
-        done = subprocess.run(  # noqa: S603
+        result = subprocess.run(  # noqa: S603
             words, capture_output=True, text=True, errors="surrogateescape", timeout=30
         )
     except (OSError, subprocess.SubprocessError):
         return None, None
-    version, home = _VERSION.search(done.stderr), _HOME.search(done.stderr)
-    if version is None or done.returncode:
+    version, home = _VERSION.search(result.stderr), _HOME.search(result.stderr)
+    if version is None or result.returncode:
         return None, None
     return int(version[1]), Path(home[1]) if home else None
 
@@ -115,9 +115,9 @@ def _temporary_folder() -> Path:
     """Return a folder of this user's for programs, the same each time. Raises JavaNotFound."""
     folder = Path(tempfile.gettempdir(), f"lazaretto-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    status = folder.lstat()
     # Anybody may make a folder of this name there.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise JavaNotFound(
             f"expected {folder} to be a folder that only this user writes, for Java, and it is not: "
             "remove it, or set XDG_CACHE_HOME to a folder"

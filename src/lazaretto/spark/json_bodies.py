@@ -76,10 +76,10 @@ def python_type(kind: pa.DataType, path: str) -> Any:
 
 
 def _or_null(field: pa.Field, path: str) -> Any:
-    found = python_type(field.type, path)
-    return found | None if field.nullable else found
+    kind = python_type(field.type, path)
+    return kind | None if field.nullable else kind
 
 
 def _field(field: pa.Field, path: str) -> Any:
-    found = _or_null(field, path)
-    return NotRequired[found] if field.nullable else found
+    kind = _or_null(field, path)
+    return NotRequired[kind] if field.nullable else kind

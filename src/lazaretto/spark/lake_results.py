@@ -180,12 +180,12 @@ class DeltaResults(_TableFiles):
         if self._table() is None:
             delta.DeltaTable.create(self.root, wanted, mode="ignore", storage_options=self._storage)
         table = self._table()
-        known = {field.name: str(field.type) for field in table.schema().fields}
+        kinds = {field.name: str(field.type) for field in table.schema().fields}
         for field in wanted.fields:
-            if known.get(field.name) != str(field.type):
+            if kinds.get(field.name) != str(field.type):
                 raise InvalidOption(
                     f"the table {self.root!r} does not fit the schema of results: column {field.name!r} is "
-                    f"{known.get(field.name, 'missing')} there, and {field.type} here"
+                    f"{kinds.get(field.name, 'missing')} there, and {field.type} here"
                 )
         if table.metadata().partition_columns:
             raise InvalidOption(f"the table {self.root!r} is partitioned: results need one that is not")
@@ -202,10 +202,10 @@ class DeltaResults(_TableFiles):
 
     def publish(self, claim: int, stages: Sequence[str]) -> None:
         """Commit a claim's files to the table, unless it has them."""
-        found = self.found(claim, stages)
+        state = self.found(claim, stages)
         delta = _library("deltalake.transaction", "delta")
         error: Exception | None = None
-        for _ in range(_TRIES if found else 0):
+        for _ in range(_TRIES if state else 0):
             table = self._table()
             if (table.transaction_version(self.name) or 0) >= claim:
                 return
@@ -214,7 +214,7 @@ class DeltaResults(_TableFiles):
                     name, fact.size, {}, int(time.time() * 1000), True,
                     msgspec.json.encode({"numRecords": rows}).decode(),
                 )
-                for name, fact, rows in found
+                for name, fact, rows in state
             ]  # fmt: skip
             mark = delta.Transaction(self.name, claim)
             try:
@@ -267,9 +267,9 @@ class IcebergResults(_TableFiles):
             table = catalog.load_table(self._name)
         except errors.NoSuchTableError:
             table = catalog.create_table(self._name, whole)
-        known = {field.name: field.type for field in table.schema().as_arrow()}
+        kinds = {field.name: field.type for field in table.schema().as_arrow()}
         for field in whole:
-            kind = known.get(field.name)
+            kind = kinds.get(field.name)
             if kind is None or pa.nulls(0, field.type).cast(kind, safe=False).type != kind:
                 raise InvalidOption(f"the table {self._name!r} has no column {field.name!r} of {field.type}")
         return self.copied(

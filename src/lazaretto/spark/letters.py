@@ -80,14 +80,14 @@ class CountLetters:
         url = self.options.url()
         sql = SQL["letters_view"].replace("[columns]", selected(url, _COUNTED, _COUNTED))
         schema = schema_of(_COUNTED, _COUNTED)
-        found: dict[int, Part] = {}
+        parts: dict[int, Part] = {}
         parameters = first, last, place_of(self.subqueue)
         for batch in select(url, sql, parameters, schema, _ROWS):
-            _count(batch, self.causes, found)
-        return msgspec.msgpack.encode(list(found.values()))
+            _count(batch, self.causes, parts)
+        return msgspec.msgpack.encode(list(parts.values()))
 
 
-def _count(batch: pa.RecordBatch, causes: Causes, found: dict[int, Part]) -> None:
+def _count(batch: pa.RecordBatch, causes: Causes, parts: dict[int, Part]) -> None:
     numbers, when = batch.column(0).to_numpy(), batch.column(2).to_numpy()
     cause = causes.of(batch.column(1))
     order = np.argsort(cause, kind="stable")
@@ -107,8 +107,8 @@ def _count(batch: pa.RecordBatch, causes: Causes, found: dict[int, Part]) -> Non
             hours=dict(zip(of_hour.tolist(), letters.tolist(), strict=True)),
             sample=numbers[lowest].tolist(),
         )
-        known = found.get(kind)
-        found[kind] = part if known is None else known.merged(part, LETTERS)
+        before = parts.get(kind)
+        parts[kind] = part if before is None else before.merged(part, LETTERS)
 
 
 def _hashed(numbers: Any) -> Any:
@@ -193,8 +193,8 @@ def run_on(spark: Any, task: Task, ranges: Sequence[tuple[int, int]]) -> list[by
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         work, keys = carried.open()
         for batch in batches:
-            found = [work.run(*keys[place]) for place in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_pydict({"found": pa.array(found, BYTES)})
+            answers = [work.run(*keys[place]) for place in batch.column(0).to_pylist()]
+            yield pa.RecordBatch.from_pydict({"found": pa.array(answers, BYTES)})
 
     frame = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(run, "found binary")
     return [bytes(row.found) for row in frame.collect()]

@@ -15,8 +15,8 @@ def message_items(batch: pa.RecordBatch, base: int) -> tuple[list[int], Columns,
     column = {name: batch.column(name) for name in batch.schema.names}
 
     def micros(name: str) -> list[int | None]:
-        found: list[int | None] = column[name].cast(pa.int64()).to_pylist()
-        return found
+        values: list[int | None] = column[name].cast(pa.int64()).to_pylist()
+        return values
 
     keys = [base + number for number in column["sequence_number"].to_pylist()]
     # No body is as an empty one.

@@ -85,8 +85,8 @@ def kept(row: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> NewMe
     headers = decode_headers(made.headers) if made.headers is not None else Headers()
     told = {REST: msgspec.json.encode(_jsonable(rest)).decode()} if rest else {}
     headers = msgspec.structs.replace(headers, properties={**fit, **told})
-    found = None if headers == Headers() else encode_headers(headers)
-    return msgspec.structs.replace(made, body=_content(body), headers=found)
+    encoded = None if headers == Headers() else encode_headers(headers)
+    return msgspec.structs.replace(made, body=_content(body), headers=encoded)
 
 
 def _content(body: Any) -> bytes:

@@ -29,15 +29,15 @@ def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataF
     the queue, with the outcome "waiting"; `sequence_number` is null for those that never were there.
     """
     options = parse({"store": store, "queue": queue})
-    done = spark.read.parquet(results) if isinstance(results, str) else results
+    outcomes = spark.read.parquet(results) if isinstance(results, str) else results
     for name in ("sequence_number", "claim"):
-        if name not in done.columns:
+        if name not in outcomes.columns:
             raise InvalidOption(f"the results have no column {name!r}: expected those of a pipeline")
-    done = _of_queue(done, options.queue)
-    of_rows = [ORIGIN] if ROW_ORIGIN in done.columns else []
+    outcomes = _of_queue(outcomes, options.queue)
+    of_rows = [ORIGIN] if ROW_ORIGIN in outcomes.columns else []
     own = ("sequence_number", "claim", ROW_ORIGIN)
-    inner = [functions.col(f"`{name}`") for name in done.columns if name not in own]
-    done = done.select(
+    inner = [functions.col(f"`{name}`") for name in outcomes.columns if name not in own]
+    outcomes = outcomes.select(
         "sequence_number",
         functions.col("claim").cast("bigint").alias("claim"),
         (functions.struct(*inner) if inner else functions.lit(None)).alias("result"),
@@ -50,20 +50,20 @@ def lineage(spark: SparkSession, *, store: str, queue: str, results: str | DataF
     dead = functions.col("dead_lettered_time").isNotNull()
     outcome = functions.when(dead, "dead_lettered").otherwise("completed").alias("outcome")
     if not of_rows:
-        joined = done.join(letters, "sequence_number", "full_outer")
+        joined = outcomes.join(letters, "sequence_number", "full_outer")
         return joined.select("sequence_number", outcome, "claim", "result", *_LETTER)
     waiting = reader.option("view", "messages").load().where(functions.col(ORIGIN).isNotNull())
-    table = done.unionByName(letters, allowMissingColumns=True)
+    table = outcomes.unionByName(letters, allowMissingColumns=True)
     table = table.select("sequence_number", ORIGIN, outcome, "claim", "result", *_LETTER)
     waiting = waiting.select("sequence_number", ORIGIN, functions.lit("waiting").alias("outcome"))
     return table.unionByName(waiting, allowMissingColumns=True)
 
 
-def _of_queue(done: DataFrame, queue: str) -> DataFrame:
+def _of_queue(outcomes: DataFrame, queue: str) -> DataFrame:
     """Return the results of one queue, of those of several."""
     # A pipeline of one queue may have a column of this name in its own schema.
-    if "queue" not in done.columns or not any(map(_OF_SEVERAL.search, done.inputFiles())):
-        return done
+    if "queue" not in outcomes.columns or not any(map(_OF_SEVERAL.search, outcomes.inputFiles())):
+        return outcomes
     # Spark makes numbers and dates of names that look like them.
-    name = functions.lit(queue).try_cast(done.schema["queue"].dataType).cast("string")
-    return done.where(functions.lower(functions.col("queue").cast("string")) == functions.lower(name))
+    name = functions.lit(queue).try_cast(outcomes.schema["queue"].dataType).cast("string")
+    return outcomes.where(functions.lower(functions.col("queue").cast("string")) == functions.lower(name))

@@ -129,7 +129,7 @@ def _files_of_module(name: str) -> Iterator[tuple[Path, str]]:
 
 def _needed() -> list[str]:
     """Return the installed distributions that tasks need, by their requirements."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     waiting: list[tuple[str, Sequence[str]]] = [(lazaretto.__name__, _EXTRAS)]
     seen: set[tuple[str, tuple[str, ...]]] = set()
     while waiting:
@@ -143,7 +143,7 @@ def _needed() -> list[str]:
             # For another system or Python; or it is missed when a task looks.
             continue
         if name not in _LEFT_OUT:
-            found[name] = None
+            names[name] = None
         for text in required:
             words, _, marker = text.partition(";")
             only_for = _EXTRA.search(marker)
@@ -153,4 +153,4 @@ def _needed() -> list[str]:
             needed = re.sub(r"[-_.]+", "-", match[1]).lower()
             if needed not in _LEFT_OUT:
                 waiting.append((needed, [one.strip() for one in (match[2] or "").split(",") if one.strip()]))
-    return sorted(found)
+    return sorted(names)

@@ -171,19 +171,19 @@ class ParquetResults:
         columns = self._columns() if state is None or not state.columns else state.columns
         spelling = {name.lower(): name for name in columns}
         for field in schema:
-            known = spelling.get(field.name.lower())
-            if known is not None and (known, columns[known]) != (field.name, str(field.type)):
+            spelled = spelling.get(field.name.lower())
+            if spelled is not None and (spelled, columns[spelled]) != (field.name, str(field.type)):
                 raise InvalidOption(
-                    f"the results in {self._root!r} do not fit the schema of results: column {known!r} is "
-                    f"{columns[known]} there, and {field.name!r} is {field.type} here, and no reader could "
+                    f"the results in {self._root!r} do not fit the schema of results: column {spelled!r} is "
+                    f"{columns[spelled]} there, and {field.name!r} is {field.type} here, and no reader could "
                     "read both; use another folder, or move the results away with their folders of state"
                 )
         whole = columns | {field.name: str(field.type) for field in schema}
         if state is not None and state.columns != whole:
             self._save(FolderState(state.published, whole))
-        found = copy.copy(self)
-        found.types = whole
-        return found
+        sink = copy.copy(self)
+        sink.types = whole
+        return sink
 
     def _columns(self) -> dict[str, str]:
         """Return the columns of the latest results, by a file of them."""
@@ -270,11 +270,11 @@ def write_record(files: pyarrow.fs.FileSystem, path: str, record: msgspec.Struct
 
 def _names(files: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     try:
-        found = files.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
+        infos = files.get_file_info(pyarrow.fs.FileSelector(folder, allow_not_found=True))
     except FileNotFoundError:
         # Arrow says so of a folder that is made while it looks.
         return []
-    return [entry.base_name for entry in found]
+    return [entry.base_name for entry in infos]
 
 
 class FilePart:

@@ -154,17 +154,17 @@ def _handlers(
     if isinstance(handler, Mapping):
         if queue is not None:
             raise InvalidOption("handlers by queue name the queues: omit queue")
-        found = dict(handler)
+        by_queue = dict(handler)
     else:
         names = [queue] if isinstance(queue, str) else list(queue or ())
-        found = dict.fromkeys(names, handler)
-        if len(found) < len(names):
+        by_queue = dict.fromkeys(names, handler)
+        if len(by_queue) < len(names):
             raise InvalidOption(f"expected different queues, got {shown(queue)}")
-    if not found:
+    if not by_queue:
         raise InvalidOption("expected a queue, or handlers by queue, got none")
-    if len({EntityPath.parse(path).key for path in found}) < len(found):
-        raise InvalidOption(f"expected different queues, got {', '.join(found)}")
-    return found
+    if len({EntityPath.parse(path).key for path in by_queue}) < len(by_queue):
+        raise InvalidOption(f"expected different queues, got {', '.join(by_queue)}")
+    return by_queue
 
 
 def _place(results: str, path: str | None) -> str:

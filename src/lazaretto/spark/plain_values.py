@@ -135,14 +135,14 @@ def _of_numpy(numpy: Any, value: Any, path: str) -> Any:
         unit, _ = numpy.datetime_data(value.dtype)
         days = value.dtype.kind == "M" and unit in ("Y", "M", "W", "D")
         exact = value.astype(f"{value.dtype.kind}8[{'D' if days else 'us'}]")
-        found = exact.item()
-        if exact != value or not isinstance(found, datetime.date | datetime.timedelta):
+        plain = exact.item()
+        if exact != value or not isinstance(plain, datetime.date | datetime.timedelta):
             raise ValueError(f"a {_named(value)} that no time in microseconds equals - at `{path}`")
-        return found
-    found = value.item()
-    if type(found) not in _PLAIN:
+        return plain
+    plain = value.item()
+    if type(plain) not in _PLAIN:
         raise TypeError(f"a {_named(value)} cannot be a part of results - at `{path}`")
-    return found
+    return plain
 
 
 def _moment(value: datetime.datetime, path: str) -> datetime.datetime:

@@ -28,7 +28,7 @@ _ONE = re.compile(r"\s*(?:`((?:[^`]|``)+)`|([^\s,:`]+))[\s:]+(\w+)\s*(?:,|$)")
 
 def property_columns(text: str, taken: Collection[str] = ()) -> dict[str, pa.DataType]:
     """Return the columns that `region string, tenant bigint` asks for. Raises InvalidOption."""
-    found: dict[str, pa.DataType] = {}
+    columns: dict[str, pa.DataType] = {}
     place = 0
     while place < len(text):
         one = _ONE.match(text, place)
@@ -38,11 +38,11 @@ def property_columns(text: str, taken: Collection[str] = ()) -> dict[str, pa.Dat
                 f"{', '.join(_TYPES)}), got {shown(text)}"
             )
         name = one[1].replace("``", "`") if one[1] else one[2]
-        if name in taken or name in found:
+        if name in taken or name in columns:
             raise InvalidOption(f"a property cannot be a column {name!r}: there is one already")
-        found[name] = _TYPES[one[3].lower()][0]
+        columns[name] = _TYPES[one[3].lower()][0]
         place = one.end()
-    return found
+    return columns
 
 
 def fitting(kind: pa.DataType) -> Callable[[PropertyValue], Any]:

@@ -25,14 +25,14 @@ def _class(reference: str) -> Any:
     _library()
     module, _, name = reference.partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), name)
+        value: Any = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise InvalidOption(
             f"expected body_schema to be module:Class of protobuf, got {reference!r}: {error}"
         ) from error
-    if not hasattr(found, "DESCRIPTOR") or not hasattr(found, "FromString"):
+    if not hasattr(value, "DESCRIPTOR") or not hasattr(value, "FromString"):
         raise InvalidOption(f"expected body_schema to be module:Class of protobuf, got {reference!r}")
-    return found
+    return value
 
 
 def protobuf_type(reference: str) -> pa.StructType:
@@ -82,16 +82,16 @@ def protobuf_decoder(reference: str) -> Callable[[bytes], Any]:
 
     def run(body: bytes) -> Any:
         try:
-            found = message.FromString(body)
+            parsed = message.FromString(body)
         except Exception as error:
             # The library knows no field: what it cannot read has none.
             raise ValueError(
                 f"the body is not Protobuf of {message.DESCRIPTOR.full_name}: {type(error).__name__} - at `$`"
             ) from None
-        missing = found.FindInitializationErrors()
+        missing = parsed.FindInitializationErrors()
         if missing:
             raise ValueError(f"a required field is missing - at `$.{missing[0]}`")
-        return _value(found)
+        return _value(parsed)
 
     return run
 
@@ -115,10 +115,10 @@ def _field_value(message: Any, field: Any) -> Any:
     return _one(found, field)
 
 
-def _one(found: Any, field: Any) -> Any:
+def _one(value: Any, field: Any) -> Any:
     if field.message_type is not None:
-        return _value(found)
+        return _value(value)
     if field.enum_type is not None:
-        known = field.enum_type.values_by_number.get(found)
-        return str(found) if known is None else known.name
-    return found
+        member = field.enum_type.values_by_number.get(value)
+        return str(value) if member is None else member.name
+    return value

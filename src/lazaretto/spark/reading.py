@@ -55,8 +55,8 @@ def _stored(kind: pa.DataType) -> pa.DataType:
     return pa.int64() if pa.types.is_timestamp(kind) else kind
 
 
-def _of_rows(found: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
-    columns = zip(*found, strict=True)
+def _of_rows(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
     arrays = [
         pa.array(column, _stored(field.type)).cast(field.type)
         for column, field in zip(columns, schema, strict=True)
@@ -93,8 +93,8 @@ def _batches(
     if importlib.util.find_spec("adbc_driver_sqlite") is None or is_open_here(path):
         with contextlib.closing(sqlite3.connect(read_only, _BUSY, uri=True)) as plain:
             rows_of = plain.execute(sql, parameters)
-            while found := rows_of.fetchmany(rows):
-                yield _of_rows(found, schema)
+            while rows_read := rows_of.fetchmany(rows):
+                yield _of_rows(rows_read, schema)
         return
     from adbc_driver_sqlite import dbapi
 
@@ -127,8 +127,8 @@ def _select_served(
             plain.raw.cursor("lazaretto", binary=True) as reader,
         ):
             reader.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
-            while found := reader.fetchmany(rows):
-                yield _of_rows(found, schema)
+            while rows_read := reader.fetchmany(rows):
+                yield _of_rows(rows_read, schema)
         return
     from adbc_driver_postgresql import dbapi
 

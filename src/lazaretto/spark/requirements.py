@@ -23,11 +23,13 @@ _PACKAGES = {
 
 def examine() -> tuple[dict[str, str], list[str]]:
     """Return what there is, by name, and what is missing or odd. Nothing at all if Spark is not installed."""
-    found = {name: _version(name) for name in _PACKAGES}
-    if found["pyspark"] is None:
+    versions = {name: _version(name) for name in _PACKAGES}
+    if versions["pyspark"] is None:
         return {}, []
-    facts = {name: version for name, version in found.items() if version is not None}
-    notices = [f"Spark needs {name}" for name, needed in _PACKAGES.items() if needed and found[name] is None]
+    facts = {name: version for name, version in versions.items() if version is not None}
+    notices = [
+        f"Spark needs {name}" for name, needed in _PACKAGES.items() if needed and versions[name] is None
+    ]
     try:
         java = find_java()
         facts["java"] = f"{java.version} ({java.origin}: {java.home})"

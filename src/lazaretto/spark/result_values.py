@@ -125,11 +125,11 @@ def _fit(value: Any, kind: pa.DataType, path: str) -> Any:
     for is_kind, fit in _CONVERSIONS:
         if is_kind(kind):
             try:
-                found = fit(value, kind)
+                fitted = fit(value, kind)
             except (ValueError, OverflowError, ArithmeticError) as error:
                 raise ValueError(f"{error} - at `{path}`") from None
-            if found is not None:
-                return found
+            if fitted is not None:
+                return fitted
     raise ValueError(f"expected a value that fits {kind} exactly, got {_named(value)} - at `{path}`")
 
 
@@ -173,31 +173,31 @@ def _refuse_unknown(row: Mapping[Any, Any], names: Sequence[str], path: str) -> 
 def _integer(value: Any, kind: pa.DataType) -> int | None:
     if type(value) not in (float, decimal.Decimal):
         return None
-    found = int(value)
-    if found != value:
+    number = int(value)
+    if number != value:
         raise ValueError(f"expected a whole number for {kind}, got {value}")
-    return found
+    return number
 
 
 def _double(value: Any, kind: pa.DataType) -> float | None:
     if type(value) not in (int, float, decimal.Decimal):
         return None
-    found = float(value)
-    same = decimal.Decimal(repr(found)) == value if type(value) is decimal.Decimal else found == value
+    number = float(value)
+    same = decimal.Decimal(repr(number)) == value if type(value) is decimal.Decimal else number == value
     # What is no number equals nothing.
     if not same and value == value:
         raise ValueError(f"expected a number that {kind} can hold, got {value}")
-    return found
+    return number
 
 
 def _single(value: Any, kind: pa.DataType) -> float | None:
-    found = _double(value, kind)
-    if found is None:
+    number = _double(value, kind)
+    if number is None:
         return None
-    (kept,) = struct.unpack("<f", struct.pack("<f", found))
-    if (kept == 0.0 and found != 0.0) or (type(value) is int and kept != value):
+    (kept,) = struct.unpack("<f", struct.pack("<f", number))
+    if (kept == 0.0 and number != 0.0) or (type(value) is int and kept != value):
         raise ValueError(f"expected a number that {kind} can hold, got {value}")
-    return found
+    return number
 
 
 def _text(value: Any, kind: pa.DataType) -> str | None:

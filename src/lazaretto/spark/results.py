@@ -111,8 +111,8 @@ Sink = ResultSink | PublishingSink
 def owned(sink: Sink, owner: ResultOwner) -> Sink:
     """Return the sink for one consumer. Raises the sink's error if it belongs to another."""
     own = getattr(sink, "owned_by", None)
-    found: Sink = sink if own is None else own(owner)
-    return found
+    owned_sink: Sink = sink if own is None else own(owner)
+    return owned_sink
 
 
 def is_seen(sink: Sink | None) -> bool:
@@ -138,8 +138,8 @@ def _whole(schema: pa.Schema) -> pa.Schema:
 def prepared(sink: Sink, schema: bytes) -> Sink:
     """Return the sink made ready for results of a schema. Raises the sink's error if they do not fit."""
     prepare = getattr(sink, "prepared", None)
-    found: Sink = sink if prepare is None else prepare(_whole(pa.ipc.read_schema(pa.py_buffer(schema))))
-    return found
+    ready: Sink = sink if prepare is None else prepare(_whole(pa.ipc.read_schema(pa.py_buffer(schema))))
+    return ready
 
 
 #: A batch may also lack a column.
@@ -160,13 +160,13 @@ def _told(error: BaseException) -> Failure:
 
 def _not_behind(wrong: Container[int], sessions: Sequence[str | None]) -> list[int]:
     """Return the positions of results that are not wrong, and of a session not behind one that is."""
-    held: set[str] = set()
+    names: set[str] = set()
     good = []
     for index, session in enumerate(sessions):
         if index in wrong:
             if session is not None:
-                held.add(session)
-        elif session not in held:
+                names.add(session)
+        elif session not in names:
             good.append(index)
     return good
 
@@ -177,17 +177,17 @@ def _requires(kind: pa.DataType) -> bool:
     return any(not field.nullable or _requires(field.type) for field in fields)
 
 
-def _first_null(found: pa.Array, path: str = "") -> str | None:
+def _first_null(array: pa.Array, path: str = "") -> str | None:
     """Return the path to a field that is null and must not be, None if there is none."""
-    kind = found.type
+    kind = array.type
     # What stands below a null is nothing.
-    found = found.drop_null() if found.null_count else found
+    array = array.drop_null() if array.null_count else array
     if pa.types.is_struct(kind):
-        parts = [(f"{path}.{field.name}".lstrip("."), field, found.field(field.name)) for field in kind]
+        parts = [(f"{path}.{field.name}".lstrip("."), field, array.field(field.name)) for field in kind]
     elif pa.types.is_map(kind):
-        parts = [(f"{path}{{}}", kind.item_field, found.items)]
+        parts = [(f"{path}{{}}", kind.item_field, array.items)]
     elif pa.types.is_list(kind):
-        parts = [(f"{path}[]", kind.value_field, found.flatten())]
+        parts = [(f"{path}[]", kind.value_field, array.flatten())]
     else:
         return None
     for name, field, values in parts:
@@ -237,17 +237,17 @@ class Results:
         wrong: dict[int, Failure] = {}
         places: Sequence[int] = range(len(numbers))
         try:
-            found = self._array(results)
+            array = self._array(results)
         except _MISFITS:
             wrong = self._which(results)
             places = _not_behind(wrong, sessions)
             numbers = [numbers[index] for index in places]
-            found = self._array([results[index] for index in places])
+            array = self._array([results[index] for index in places])
         if refuses(self._sink) and any(sessions):
             # Who runs behind one that is refused has to be known now.
-            late = self._keep_now(numbers, found, [sessions[index] for index in places])
+            late = self._keep_now(numbers, array, [sessions[index] for index in places])
             return wrong | {places[index]: failure for index, failure in late.items()}
-        self._keep(numbers, found)
+        self._keep(numbers, array)
         return wrong
 
     def add_batch(self, numbers: Sequence[int | None], found: pa.RecordBatch) -> dict[int, Failure]:
@@ -281,29 +281,29 @@ class Results:
     def _array(self, results: Sequence[Any]) -> pa.StructArray:
         return self._complete(rows_of(results, self._struct))
 
-    def _cast(self, found: pa.RecordBatch) -> pa.StructArray:
+    def _cast(self, batch: pa.RecordBatch) -> pa.StructArray:
         names = [field.name for field in self._struct]
-        unknown = next((name for name in found.schema.names if name not in names), None)
+        unknown = next((name for name in batch.schema.names if name not in names), None)
         if unknown is not None:
             raise ValueError(f"the schema has no field {unknown!r}{suggestion(unknown, names)} - at `$`")
         columns = [
-            cast_column(found.column(field.name), field.type, f"$.{field.name}") for field in self._struct
+            cast_column(batch.column(field.name), field.type, f"$.{field.name}") for field in self._struct
         ]
         return self._complete(pa.StructArray.from_arrays(columns, fields=list(self._struct)))
 
-    def _complete(self, found: pa.StructArray) -> pa.StructArray:
+    def _complete(self, array: pa.StructArray) -> pa.StructArray:
         """Return results in which nothing is null that must not be: Arrow does not look at that."""
-        null = _first_null(found) if self._requires else None
+        null = _first_null(array) if self._requires else None
         if null is not None:
             raise ValueError(f"{null!r} is null, which its schema excludes")
-        return found
+        return array
 
-    def _batch(self, numbers: Sequence[int | None], found: pa.StructArray) -> pa.RecordBatch:
-        arrays = [pa.array(numbers, pa.int64()), *found.flatten()]
+    def _batch(self, numbers: Sequence[int | None], array: pa.StructArray) -> pa.RecordBatch:
+        arrays = [pa.array(numbers, pa.int64()), *array.flatten()]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _keep(self, numbers: Sequence[int | None], found: pa.StructArray) -> None:
-        batch = self._batch(numbers, found)
+    def _keep(self, numbers: Sequence[int | None], array: pa.StructArray) -> None:
+        batch = self._batch(numbers, array)
         self._waiting.append(batch)
         self._held += batch.num_rows
         self._bytes += batch.nbytes
@@ -311,10 +311,10 @@ class Results:
             self.flush()
 
     def _keep_now(
-        self, numbers: Sequence[int | None], found: pa.StructArray, sessions: Sequence[str | None]
+        self, numbers: Sequence[int | None], array: pa.StructArray, sessions: Sequence[str | None]
     ) -> dict[int, Failure]:
         """Write results at once; return the failures of those that are refused, by position."""
-        batch = self._batch(numbers, found)
+        batch = self._batch(numbers, array)
         refused = self._offer(batch)
         if refused:
             self._offer_rest(batch, _not_behind(refused, sessions))

@@ -257,8 +257,8 @@ def _decoded(columns: bytes) -> dict[str, Any]:
             (row,) = table.to_pylist()
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise ValueError(f"the property {COLUMNS} is damaged: {type(error).__name__} - at `$`") from None
-    found: dict[str, Any] = row
-    return found
+    fields: dict[str, Any] = row
+    return fields
 
 
 def as_property(value: Any) -> Any:

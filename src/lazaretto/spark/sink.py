@@ -81,9 +81,9 @@ class SettlingSink:
         #: What of each queue removes completed messages while the next micro-batch is at work.
         self._removing: dict[str, threading.Thread] = {}
 
-    def __call__(self, told: DataFrame, batch_id: int) -> None:
+    def __call__(self, reports: DataFrame, batch_id: int) -> None:
         """Have the tasks run, whose rows say what they staged; settle that, one queue after the other."""
-        rows = self._rows(told.select(*_READ))
+        rows = self._rows(reports.select(*_READ))
         first: Exception | None = None
         for queue, (options, results) in self._sinks.items():
             shards = [row for row in rows if row["queue"] == queue]
@@ -96,7 +96,7 @@ class SettlingSink:
         if first is not None:
             raise first
 
-    def _rows(self, told: DataFrame) -> list[Row]:
+    def _rows(self, reports: DataFrame) -> list[Row]:
         """Return what the tasks tell.
 
         If one ended with the error of a value, its message leaves the micro-batch, and they run again.
@@ -104,7 +104,7 @@ class SettlingSink:
         self._know_epochs()
         while True:
             try:
-                return collected(told)
+                return collected(reports)
             except (Py4JJavaError, PySparkException) as error:
                 # Each time a claim leaves the micro-batch, so that this ends.
                 if not self._charge(error):
@@ -234,7 +234,7 @@ def refused_messages(
     refuse = getattr(results, "refused", None)
     if refuse is None:
         return []
-    found: list[StagedRow] = []
+    messages: list[StagedRow] = []
     summaries = consumer.summaries(min(numbers, default=1) - 1, max(numbers, default=0))
     for number in [one.number for one in summaries if one.state == OPEN and one.number in numbers]:
         with writing():
@@ -244,8 +244,8 @@ def refused_messages(
             rows = consumer.with_behind(number, {n: f for n, f in failures.items() if f is not None})
             with writing():
                 results.forget(number, [sequence_of(row.key) for row in rows])  # type: ignore[union-attr]
-            found += rows
-    return found
+            messages += rows
+    return messages
 
 
 def bring_up_to_date(results: Sink, summaries: Iterable[ClaimSummary]) -> None:

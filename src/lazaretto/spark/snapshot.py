@@ -41,10 +41,10 @@ class SnapshotReader(DataSourceReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
         view, url = VIEWS[self._options.view], self._options.url()
-        for found in filters:
-            made = condition(view, found, url)
+        for filter_ in filters:
+            made = condition(view, filter_, url)
             if made is None:
-                yield found
+                yield filter_
             else:
                 self._conditions.append(made)
 
@@ -78,16 +78,16 @@ class SnapshotReader(DataSourceReader):
         where = "".join(f" AND {one.sql}" for one in conditions)
         sql = SQL[view.query].replace("[columns]", columns).replace("[conditions]", where)
         parameters = (partition.first, partition.last, *(p for one in conditions for p in one.parameters))
-        found = select(url, sql, parameters, schema_of(view.columns, names))
+        batches = select(url, sql, parameters, schema_of(view.columns, names))
         if extras is None:
-            yield from found
+            yield from batches
             return
-        for batch in extras.added(found):
+        for batch in extras.added(batches):
             yield batch.select(self._columns)
 
 
 def ends(url: str, query: str, first: int, last: int) -> tuple[int | None, int | None]:
     """Return the lowest and the highest key that a query of both finds there."""
     schema = pa.schema([("lowest", pa.int64()), ("highest", pa.int64())])
-    found = [row for batch in select(url, SQL[query], (first, last) * 2, schema) for row in batch.to_pylist()]
-    return found[0]["lowest"], found[0]["highest"]
+    rows = [row for batch in select(url, SQL[query], (first, last) * 2, schema) for row in batch.to_pylist()]
+    return rows[0]["lowest"], rows[0]["highest"]

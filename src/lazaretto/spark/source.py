@@ -164,16 +164,16 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             max_bytes = limit.max_bytes
         elif isinstance(limit, ReadAllAvailable):
             max_rows, max_bytes = 10_000_000, 1 << 50
-        done = self._claim(start)
-        if done < self._settled:
+        offset = self._claim(start)
+        if offset < self._settled:
             # The checkpoint is older than the store.
-            self._taken = min(self._settled, done + _MOST_ENDED)
+            self._taken = min(self._settled, offset + _MOST_ENDED)
             return self._offset(self._taken)
-        self._look_back(done)
+        self._look_back(offset)
         taken = self._attached().take(
-            done, max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
+            offset, max_rows=max_rows, max_bytes=max_bytes, shards=options.shards, last=self._last
         )
-        self._taken = done if taken is None else taken
+        self._taken = offset if taken is None else taken
         return self._offset(self._taken)
 
     def _is_behind(self) -> bool:
@@ -211,13 +211,13 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         consumer = self._attached()
         first, last = self._claim(start), self._claim(end)
         self._taken = max(self._taken, last)
-        found = consumer.shards(first, last)
+        shards = consumer.shards(first, last)
         parts: list[InputPartition] = [
             ShardPartition([claim.number], consumer.epoch, shard, rows_at_once(claim))
-            for claim, shard in found
+            for claim, shard in shards
         ]
-        left = {claim.number for claim, _ in found}
-        ended = [number for number in range(first + 1, last + 1) if number not in left]
+        numbers = {claim.number for claim, _ in shards}
+        ended = [number for number in range(first + 1, last + 1) if number not in numbers]
         if ended:
             parts.append(ShardPartition(ended, consumer.epoch))
         return parts
@@ -242,28 +242,28 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for name in columns
         ])  # fmt: skip
         careful = self._start(partition)
-        found = False
+        any_rows = False
         if careful is not None and partition.shard is not None:
-            told = {
+            shard_fields = {
                 "claim": partition.claims[0],
                 "shard": partition.shard.token,
                 "epoch": partition.epoch,
                 "careful": careful,
             }
-            wanted = [name for name in columns if name in MESSAGE] or ["sequence_number"]
+            names = [name for name in columns if name in MESSAGE] or ["sequence_number"]
             if extras is not None:
-                wanted += [name for name in extras.needs if name not in wanted]
-            batches = read_shard(self._options.url(), partition.shard, wanted, partition.rows)
+                names += [name for name in extras.needs if name not in names]
+            batches = read_shard(self._options.url(), partition.shard, names, partition.rows)
             for batch in batches if extras is None else extras.added(batches):
-                found = True
+                any_rows = True
                 arrays = [
                     batch.column(name)
                     if name in MESSAGE or name in made
-                    else pa.repeat(pa.scalar(told[name], CLAIM[name]), batch.num_rows)
+                    else pa.repeat(pa.scalar(shard_fields[name], CLAIM[name]), batch.num_rows)
                     for name in columns
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-        if not found:
+        if not any_rows:
             # One row without a message: whoever settles has to hear of the claim.
             for claim in partition.claims:
                 yield _row({"claim": claim, "epoch": partition.epoch}, schema)

@@ -164,13 +164,13 @@ _FIELDS = {name: _READERS[one.check.kind] for name, one in options_of(SparkOptio
 
 def parse(options: Mapping[str, str]) -> SparkOptions:
     """Return the options that Spark hands over. Raises InvalidOption."""
-    given = {name.lower(): value for name, value in options.items()}
+    values_by_name = {name.lower(): value for name, value in options.items()}
     for name in _OF_SPARK:
-        given.pop(name, None)
+        values_by_name.pop(name, None)
     # Spark's own options are written likeThis; both are understood.
     names = {name.replace("_", ""): name for name in _FIELDS}
     values: dict[str, Any] = {}
-    for name, text in given.items():
+    for name, text in values_by_name.items():
         known = names.get(name.replace("_", ""))
         if known is None:
             refuse_unknown([name], _FIELDS, "the options of format('lazaretto')")

@@ -105,6 +105,6 @@ def _try_in_tasks(
     ranges = [(start, min(start + size, len(numbers))) for start in range(0, len(numbers), size)]
     if ranges:
         task = TryLetters(options, path, numbers, handler, edit)
-        for found in run_on(spark, task, ranges):
-            whole.merge(pickle.loads(found))  # noqa: S301 - from our own tasks
+        for answer in run_on(spark, task, ranges):
+            whole.merge(pickle.loads(answer))  # noqa: S301 - from our own tasks
     return whole

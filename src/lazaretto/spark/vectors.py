@@ -41,16 +41,16 @@ class VectorSetup:
 
         def run(item: bytes) -> bytes | None:
             batch = decode(item)
-            found = function(batch)
-            if found is None:
+            results = function(batch)
+            if results is None:
                 return None
-            if not isinstance(found, pa.RecordBatch | pa.Table):
-                raise TypeError(f"expected a RecordBatch, a Table or None, got {type(found).__name__}")
-            if found.num_rows != batch.num_rows:
+            if not isinstance(results, pa.RecordBatch | pa.Table):
+                raise TypeError(f"expected a RecordBatch, a Table or None, got {type(results).__name__}")
+            if results.num_rows != batch.num_rows:
                 raise ValueError(
-                    f"expected a result of {batch.num_rows} rows, like the batch, got {found.num_rows}"
+                    f"expected a result of {batch.num_rows} rows, like the batch, got {results.num_rows}"
                 )
-            return encode(found)
+            return encode(results)
 
         return run
 

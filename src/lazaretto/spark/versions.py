@@ -22,8 +22,8 @@ def spark_version() -> tuple[int, int]:
             f"lazaretto.spark needs PySpark, which is not installed: {install('spark')}", name="pyspark"
         )
     text = str(importlib.import_module("pyspark").__version__)
-    found = re.match(r"(\d+)\.(\d+)", text)
-    version = (int(found[1]), int(found[2])) if found else (0, 0)
+    match = re.match(r"(\d+)\.(\d+)", text)
+    version = (int(match[1]), int(match[2])) if match else (0, 0)
     if version < OLDEST:
         raise ImportError(f"lazaretto.spark needs PySpark {_TESTED}, and this is {text}: {install('spark')}")
     return version

@@ -75,22 +75,22 @@ def _decoded(text: str, what: str) -> str:
 
 def _server(authority: str) -> dict[str, str]:
     """Return the parameters before the database name: user, password, hosts and ports."""
-    found: dict[str, str] = {}
+    parts: dict[str, str] = {}
     user, at, hosts = authority.rpartition("@")
     if "@" in user:
         raise _malformed(f"there is more than one @; {_USER}")
     if at:
         name, colon, password = user.partition(":")
         if name:
-            found["user"] = _decoded(name, "the user's name")
+            parts["user"] = _decoded(name, "the user's name")
         if colon:
-            found["password"] = _decoded(password, "the password")
+            parts["password"] = _decoded(password, "the password")
     pairs = [_host(each) for each in hosts.split(",")]
     if any(host for host, _ in pairs):
-        found["host"] = ",".join(host for host, _ in pairs)
+        parts["host"] = ",".join(host for host, _ in pairs)
     if any(port for _, port in pairs):
-        found["port"] = ",".join(port for _, port in pairs)
-    return found
+        parts["port"] = ",".join(port for _, port in pairs)
+    return parts
 
 
 def _host(text: str) -> tuple[str, str]:
@@ -116,21 +116,21 @@ def _host(text: str) -> tuple[str, str]:
 
 
 def _options(query: str) -> list[tuple[str, str]]:
-    known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"schema", "ssl"}
-    found = []
+    names = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"schema", "ssl"}
+    options = []
     for part in query.split("&") if query else ():
         name, equals, value = part.partition("=")
         if not equals or "=" in value:
             raise _malformed("the query is not name=value&name=value; write = as %3D and & as %26")
         name = _decoded(name, "a parameter's name")
-        if name not in known:
+        if name not in names:
             # An unescaped ? or & in a password would stand here, too.
-            hint = suggestion(name, known) if name.isidentifier() and len(name) < 30 else ""
+            hint = suggestion(name, names) if name.isidentifier() and len(name) < 30 else ""
             raise _malformed(f"it has a parameter unknown to PostgreSQL{hint}")
         value = _decoded(value, f"the parameter {name}")
         if name == "ssl":
             if value != "true":
                 raise _malformed("the parameter ssl is not true; use sslmode")
             name, value = "sslmode", "require"
-        found.append((name, value))
-    return found
+        options.append((name, value))
+    return options

@@ -98,19 +98,19 @@ class ConfinedCommits:
         """Begin a transaction that holds a queue and others."""
         settings = self._settings.on(connection)
         queue = settings.by_path(path_key)
-        known = [queue, *(settings.by_id(one) for one in others if one != LOG)]
+        records = [queue, *(settings.by_id(one) for one in others if one != LOG)]
         # What was read for this one is known to the next.
         self._settings = settings
         locks = CommitLocks()
         if LOG in others:
             locks.hold(LOG, QueueLock.END)
-        for one in known:
+        for one in records:
             locks.hold_all({one.queue_id, *one.lanes})
         tx = self._transaction(connection, queue.queue_id, {queue.queue_id, *others})
         tx.begin(self._open(connection, locks))
         # From here on, nobody changes how queues are set.
-        now = [tx.queues.by_path(path_key), *(tx.queues.by_id(one.queue_id) for one in known[1:])]
-        if list(map(_place, now)) != list(map(_place, known)):
+        now = [tx.queues.by_path(path_key), *(tx.queues.by_id(one.queue_id) for one in records[1:])]
+        if list(map(_place, now)) != list(map(_place, records)):
             raise Unforeseen
         return tx
 
@@ -152,8 +152,8 @@ class ConfinedCommits:
             return
         lock = {"lock": lock_of(self._commits.number, LOG, QueueLock.END)}
         for _ in range(_TRIES):
-            (held,) = tx.confined.run("try_lock", lock).fetchone()
-            if held:
+            (got,) = tx.confined.run("try_lock", lock).fetchone()
+            if got:
                 return
             time.sleep(_NAP)
         raise Unheld({LOG})

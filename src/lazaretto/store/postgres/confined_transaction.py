@@ -63,10 +63,10 @@ class ConfinedContext(PgContext):
         memory: Memory,
         identity: Identity,
         mark: DueMark,
-        held: Collection[int],
+        lanes: Collection[int],
     ) -> None:
         super().__init__(connection, dialect, memory, identity, mark)
-        self._held = frozenset(held)
+        self._held = frozenset(lanes)
         #: Of the server.
         self.era = connection.era
 
@@ -112,12 +112,12 @@ def _queues_of(values: Mapping[str, Any]) -> set[int]:
         return {queue_of_lane(values["queue_id"])}
     if "place" in values:
         return {values["place"] >> SUBQUEUE_BITS}
-    found: set[int] = set()
+    queues: set[int] = set()
     for name in _KEYS:
         if name in values:
             value = values[name]
-            found.update(map(queue_of, value) if isinstance(value, list) else (queue_of(value),))
-    return found
+            queues.update(map(queue_of, value) if isinstance(value, list) else (queue_of(value),))
+    return queues
 
 
 class ConfinedBodies(BodyTables):

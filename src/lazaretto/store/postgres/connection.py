@@ -70,9 +70,9 @@ def own_fault(error: psycopg.Error, where: str) -> StoreError | None:
 def translated(error: psycopg.Error, where: str) -> StoreError:
     """Translate a server's error to one that says where it happened and what to do."""
     code = error.sqlstate or ""
-    known = max((k for k in _KINDS if code.startswith(k)), key=len, default=None)
-    if known is not None:
-        kind, advice = _KINDS[known]
+    prefix = max((k for k in _KINDS if code.startswith(k)), key=len, default=None)
+    if prefix is not None:
+        kind, advice = _KINDS[prefix]
     elif not code and isinstance(error, errors.OperationalError | errors.InterfaceError):
         kind, advice = StoreUnavailable, "the server cannot be reached, or ended the connection; try again"
     else:

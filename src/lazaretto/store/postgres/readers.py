@@ -36,19 +36,19 @@ class Readers:
 
         `for_user`: a user's own SQL runs on it, so what an earlier one has set is left for its beginning.
         """
-        found = self._idle.take()
-        while found is not None and found.broken:
-            found = self._idle.take()
-        if found is None:
-            found = PgConnection(self._conninfo, self._lock_timeout, schema=self._schema)
-        self._lent.add(found)
-        if found.set_by_user and not for_user:
+        reader = self._idle.take()
+        while reader is not None and reader.broken:
+            reader = self._idle.take()
+        if reader is None:
+            reader = PgConnection(self._conninfo, self._lock_timeout, schema=self._schema)
+        self._lent.add(reader)
+        if reader.set_by_user and not for_user:
             try:
-                found.set_again()
+                reader.set_again()
             except BaseException:
-                self._discard(found)
+                self._discard(reader)
                 raise
-        return found
+        return reader
 
     def borrow_with(
         self, begin: Callable[[PgConnection], T], *, for_user: bool = False

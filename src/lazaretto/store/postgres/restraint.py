@@ -29,8 +29,8 @@ class Restraint:
         if heard == self.heard:
             return 0.0
         self.heard = heard
-        found = version != self._version
+        news = version != self._version
         self._version = version
-        self._pause = 0.0 if found else min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+        self._pause = 0.0 if news else min(max(2 * self._pause, SHORTEST_PAUSE), LONGEST_PAUSE)
         # Not all of them at the same moment.
         return self._pause * (0.5 + draw())

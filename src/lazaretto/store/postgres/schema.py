@@ -58,7 +58,7 @@ def statements(script: str) -> list[str]:
 
     Each ends with a line that ends with a semicolon; a block between lines of $$ is one statement.
     """
-    return [found[0].strip() for found in _STATEMENT.finditer(_COMMENT.sub("", script))]
+    return [match[0].strip() for match in _STATEMENT.finditer(_COMMENT.sub("", script))]
 
 
 class Found(NamedTuple):
@@ -81,11 +81,11 @@ def steps_to_open(found: Found, steps: Sequence[Migration], where: str) -> list[
             f"{where}: expected a store of schema {newest} or older, got {found.version}, which workers of "
             f"schema {found.oldest} and later can use. It was not changed; upgrade Lazaretto here"
         )
-    left = [step for step in steps if step.number > found.version]
-    now = list(itertools.takewhile(lambda step: not step.after, left))
-    if any(not step.after for step in left[len(now) :]):
+    steps_ahead = [step for step in steps if step.number > found.version]
+    now = list(itertools.takewhile(lambda step: not step.after, steps_ahead))
+    if any(not step.after for step in steps_ahead[len(now) :]):
         raise StoreOutdated(
-            f"{where}: this version needs steps behind migration {left[len(now)].number}, which older "
+            f"{where}: this version needs steps behind migration {steps_ahead[len(now)].number}, which older "
             "workers cannot work with. Stop them, then run `lazaretto store migrate --after`"
         )
     return now
@@ -98,18 +98,18 @@ def prepare(
 
     `create`: create it if missing. `copying`: accept an unfinished copy.
     """
-    found = look(connection, schema, where)
-    if found is not None and found.copying and not copying:
+    state = look(connection, schema, where)
+    if state is not None and state.copying and not copying:
         raise unfinished(where)
-    if found is None and not create:
+    if state is None and not create:
         raise StoreNotFound(
             f"{where}: no store exists here; check the name, or make one by lazaretto.connect"
         )
-    if found is None or steps_to_open(found, migrations(), where):
+    if state is None or steps_to_open(state, migrations(), where):
         migrate(connection, schema, where, now=now)
-        found = look(connection, schema, where)
-    assert found is not None
-    return found
+        state = look(connection, schema, where)
+    assert state is not None
+    return state
 
 
 def migrate(
@@ -122,31 +122,31 @@ def migrate(
     connection.script(f"BEGIN; SELECT pg_advisory_xact_lock({_MIGRATING})")
     try:
         # Another process may have migrated since the last check.
-        found = look(connection, schema, where)
+        state = look(connection, schema, where)
         steps = migrations()
-        if found is None:
+        if state is None:
             due = steps
         elif after:
-            due = [step for step in steps if step.number > found.version]
+            due = [step for step in steps if step.number > state.version]
         else:
-            due = steps_to_open(found, steps, where)
+            due = steps_to_open(state, steps, where)
         connection.script(
             f'CREATE SCHEMA IF NOT EXISTS "{schema}"; SET LOCAL search_path TO "{schema}", pg_temp'
         )
         for step in due:
             for statement in statements(step.sql):
                 connection.script(statement)
-        known = {}
-        if found is None:
-            known = {"store_id": uuid.uuid4().hex, "created": str(now)}
+        facts = {}
+        if state is None:
+            facts = {"store_id": uuid.uuid4().hex, "created": str(now)}
         if due:
-            oldest = max([0 if found is None else found.oldest, *(s.number for s in due if s.after)])
-            if found is None:
+            oldest = max([0 if state is None else state.oldest, *(s.number for s in due if s.after)])
+            if state is None:
                 oldest = due[-1].number
-            known |= {"schema": str(due[-1].number), "oldest": str(oldest)}
+            facts |= {"schema": str(due[-1].number), "oldest": str(oldest)}
         if after:
-            known["oldest"] = str(steps[-1].number)
-        for name, value in known.items():
+            facts["oldest"] = str(steps[-1].number)
+        for name, value in facts.items():
             connection.execute(
                 "INSERT INTO lazaretto_meta (name, value) VALUES ($1, $2) "
                 "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -169,10 +169,10 @@ def migrate_at(address: str, schema: str, *, after: bool) -> list[int]:
             refuse_transaction_pooling(address, connection)
             if look(connection, schema, where) is None:
                 raise StoreNotFound(f"{where}: no store exists here; connect() creates one")
-            done = migrate(connection, schema, where, now=SystemClock().now(), after=after)
+            numbers = migrate(connection, schema, where, now=SystemClock().now(), after=after)
         finally:
             connection.close()
-    return [step.number for step in done]
+    return [step.number for step in numbers]
 
 
 def shown_place(address: str, schema: str) -> str:

@@ -44,8 +44,8 @@ class Settings:
 
     def by_id(self, queue_id: int) -> QueueRecord:
         """Return a queue by its id. Raises Unforeseen if there is none."""
-        known = self._by_id.get(queue_id)
-        return known[0] if known else self._read("select_settings_by_id", queue_id)
+        record = self._by_id.get(queue_id)
+        return record[0] if record else self._read("select_settings_by_id", queue_id)
 
     def mark(self, queue_id: int) -> int:
         """Return the mark of a queue that was returned before."""

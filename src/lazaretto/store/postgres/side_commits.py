@@ -159,12 +159,12 @@ class SideCommits(Store):
 
     def _other_memory(self, connection: PgConnection) -> Memory:
         """Return what is remembered for commits on another connection than the writer's."""
-        found = Memory()
+        memory = Memory()
         # Cursors only ever move on, so the writer's are good enough to start from, if both are at one server.
         if connection.era == self._connection.era:
-            found.cursors.update(self._memory.cursors)
-        found.homes = Homes(self._known_slot)
-        return found
+            memory.cursors.update(self._memory.cursors)
+        memory.homes = Homes(self._known_slot)
+        return memory
 
     def _known_slot(self) -> int:
         """Return this process's slot if it has one; only the writer's thread can take one."""

@@ -93,16 +93,16 @@ class PostgresStore(SideCommits):
             try:
                 refuse_transaction_pooling(conninfo, connection)
                 now = (clock or SystemClock()).now()
-                found = prepare(connection, schema, where, create=create, copying=copying, now=now)
+                state = prepare(connection, schema, where, create=create, copying=copying, now=now)
             except BaseException:
                 connection.close()
                 raise
         self._mark = DueMark()
         self._bell = Bell()
         #: Whether messages are locked by ranges: no worker is left that knows none.
-        self._ranges = found.oldest >= RANGE_LOCKS
+        self._ranges = state.oldest >= RANGE_LOCKS
         #: The same of claims.
-        self._claims_ranges = found.oldest >= CLAIMED_RANGES
+        self._claims_ranges = state.oldest >= CLAIMED_RANGES
         super().__init__(
             where,
             connection,

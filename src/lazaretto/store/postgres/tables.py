@@ -37,12 +37,12 @@ class PgTables:
         return sql.Identifier(self._schema, table.name)
 
     def columns(self, table: Table) -> list[str]:
-        found = self._execute(
+        columns_ = self._execute(
             "SELECT column_name::text FROM information_schema.columns "
             "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
             (self._schema, table.name),
         )
-        return [name for (name,) in found]
+        return [name for (name,) in columns_]
 
     def count(self, table: Table) -> int:
         ((count,),) = self._execute(

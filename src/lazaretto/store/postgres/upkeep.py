@@ -109,10 +109,10 @@ class Upkeep:
         with translating(self._where):
             connection = self._readers.borrow()
             try:
-                found = connection.execute(self._dialect.text("select_problems")).fetchall()
+                problems = connection.execute(self._dialect.text("select_problems")).fetchall()
             finally:
                 self._readers.give_back(connection)
-        return [f"{what}: {count}" for what, count in found]
+        return [f"{what}: {count}" for what, count in problems]
 
     def facts(self) -> dict[str, Any]:
         """Return the store's settings and sizes, for operators."""
@@ -120,8 +120,8 @@ class Upkeep:
             connection = self._readers.borrow()
             try:
                 meta = dict(connection.execute(self._dialect.text("select_meta")).fetchall())
-                found = connection.execute(self._dialect.text("select_facts"), (self._schema,)).fetchone()
-                server, size, commit = found
+                row = connection.execute(self._dialect.text("select_facts"), (self._schema,)).fetchone()
+                server, size, commit = row
                 neighbours = connection.execute(self._dialect.text("select_neighbours"), (self._schema,))
                 takers = connection.execute(
                     self._dialect.text("select_lock_takers"), (self._schema, WRITING, self._number)

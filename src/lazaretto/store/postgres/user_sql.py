@@ -37,8 +37,8 @@ _LOCKS = re.compile(
 
 def refusal(sql: str) -> str | None:
     """Return the forbidden thing that a user's statement would do, or None."""
-    found = _VERB.match(sql)
-    verb = found[1].lower() if found else ""
+    match = _VERB.match(sql)
+    verb = match[1].lower() if match else ""
     if verb in _ENDS:
         return "begin or end a transaction"
     if verb in _DISCARDS:

@@ -167,26 +167,26 @@ def copy(source: Copyable, target: Copyable, progress: Callable[[str, int, int],
             raise StoreError("a claim was settled just now: stop all users of the store, and copy again")
         _refuse(ours, origin["store_id"])
         ours.finish({COPYING: origin["store_id"]})
-        done = []
+        copied = []
         for table in TABLES:
             columns = [name for name in ours.columns(table) if name in theirs.columns(table)]
             _copy_table(theirs, ours, table, columns, ours.last(table), progress)
-            wanted, got = _digest(theirs, table, columns), _digest(ours, table, columns)
-            if wanted != got:
+            expected, got = _digest(theirs, table, columns), _digest(ours, table, columns)
+            if expected != got:
                 # The source has changed since the copy was interrupted.
                 ours.clear(table)
                 _copy_table(theirs, ours, table, columns, None, progress)
                 got = _digest(ours, table, columns)
-            if wanted != got:
+            if expected != got:
                 raise StoreError(
-                    f"{table.name}: expected {wanted.rows} rows with the hash {wanted.sha256[:12]}…, got "
+                    f"{table.name}: expected {expected.rows} rows with the hash {expected.sha256[:12]}…, got "
                     f"{got.rows} with {got.sha256[:12]}…; the copy is not usable, remove it and copy again"
                 )
-            done.append(got)
+            copied.append(got)
         kept = {name: origin.get(name) for name in _KEPT}
         kept |= {name: value for name, value in origin.items() if name.startswith(SIGNING)}
         ours.finish({**kept, COPYING: None})
-        return done
+        return copied
 
 
 def _refuse(ours: Tables, store_id: str) -> None:
@@ -210,12 +210,12 @@ def _copy_table(
     progress: Callable[[str, int, int], None],
 ) -> None:
     there = theirs.count(table)
-    done = ours.count(table) if after is not None else 0
-    progress(table.name, done, there)
+    count = ours.count(table) if after is not None else 0
+    progress(table.name, count, there)
     for rows in _chunks(theirs, table, columns, after):
         ours.insert(table, columns, rows)
-        done += len(rows)
-        progress(table.name, done, there)
+        count += len(rows)
+        progress(table.name, count, there)
 
 
 def _chunks(tables: Tables, table: Table, columns: Sequence[str], after: Row | None) -> Iterator[list[Row]]:

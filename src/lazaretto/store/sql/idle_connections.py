@@ -33,8 +33,8 @@ class IdleConnections(Generic[C]):
         self._kept.append(connection)
         # Looked at last: whoever closes says so first, and then takes what is kept.
         if self._closed.is_set():
-            for left in self.take_all():
-                left.close()
+            for surplus in self.take_all():
+                surplus.close()
 
     def take(self) -> C | None:
         """Take a connection; None if there is none."""
@@ -45,7 +45,7 @@ class IdleConnections(Generic[C]):
 
     def take_all(self) -> list[C]:
         """Take all connections: nobody begins a query on what is closed next."""
-        found = []
+        connections = []
         while (connection := self.take()) is not None:
-            found.append(connection)
-        return found
+            connections.append(connection)
+        return connections

@@ -31,13 +31,13 @@ class OverviewTables(Part):
 
     def dead_letters(self) -> dict[int, Dead]:
         """Return what dead letters wait, by queue, those in transfer too."""
-        found: dict[int, Dead] = {}
+        by_queue: dict[int, Dead] = {}
         for place, letters, since, fingerprints in self._context.run("sum_dead_letters"):
             queue_id = place >> SUBQUEUE_BITS
-            before, earliest, kinds = found.get(queue_id, NO_DEAD)
+            before, earliest, kinds = by_queue.get(queue_id, NO_DEAD)
             earliest = since if earliest is None else min(since, earliest)
-            found[queue_id] = Dead(before + int(letters), earliest, kinds + fingerprints)
-        return found
+            by_queue[queue_id] = Dead(before + int(letters), earliest, kinds + fingerprints)
+        return by_queue
 
     def concerned(self, queue_ids: Sequence[int]) -> list[QueueRecord]:
         """Return queues that are halted, disabled or have a breaker, and the given ones, but no topics."""
@@ -64,15 +64,15 @@ class OverviewTables(Part):
             values["ids"] = self._context.ids([queue.queue_id for queue in parted])
             values["partitions"] = max(queue.partitions for queue in parted)
             rows += self._context.run("select_waiting_in_partitions", values).fetchall()
-        found: dict[int, Waiting] = {}
+        by_queue: dict[int, Waiting] = {}
         for queue_id, first, last, few, oldest in rows:
-            before = found.get(queue_id, Waiting())
-            found[queue_id] = Waiting(
+            before = by_queue.get(queue_id, Waiting())
+            by_queue[queue_id] = Waiting(
                 before.messages + (few if few <= _FEW else last - first + 1),
                 before.exact and few <= _FEW,
                 min((time for time in (before.oldest, oldest) if time is not None), default=None),
             )
-        return found
+        return by_queue
 
     def unattended(self, part: str, minute: int, before: int) -> dict[int, int]:
         """Return since when messages wait, by queue, where that is before a time and nobody takes any.
@@ -102,8 +102,8 @@ class OverviewTables(Part):
             for part in (Subqueue.DEAD_LETTER, Subqueue.TRANSFER_DEAD_LETTER)
         ]
         values = {"places": self._context.ids(places), "hour": hour}
-        found: dict[tuple[int, int], int] = {}
+        by_kind: dict[tuple[int, int], int] = {}
         for place, at, letters in self._context.run("sum_hours", values):
             key = place >> SUBQUEUE_BITS, at
-            found[key] = found.get(key, 0) + int(letters)
-        return found
+            by_kind[key] = by_kind.get(key, 0) + int(letters)
+        return by_kind

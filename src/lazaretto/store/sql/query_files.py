@@ -76,12 +76,12 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
         return _WORD.sub(say, sql)
 
     def say(word: re.Match[str]) -> str:
-        name, given = word[1], word[2]
-        if given is None and name in parts:
+        name, text_name = word[1], word[2]
+        if text_name is None and name in parts:
             return expand(parts[name])
         if name in words.terms:
-            return words.terms[name].format(*(given or "").split(", "))
-        if given is not None:
+            return words.terms[name].format(*(text_name or "").split(", "))
+        if text_name is not None:
             raise ValueError(f"a query says {word[0]}, and no such word is known")
         # A place for rows, or what PostgreSQL writes so.
         return word[0]
@@ -110,19 +110,19 @@ def _says_of(what: str, name: str, header: str) -> bool | None:
 
 def load_migrations(package: str) -> list[Migration]:
     """Return all migrations in a package, in order."""
-    found = []
+    migrations = []
     for file in resources.files(package).iterdir():
         match = _MIGRATION.match(file.name)
         if match:
-            found.append(Migration(int(match[1]), file.read_text("utf-8"), match[2] == "after"))
-    return sorted(found)
+            migrations.append(Migration(int(match[1]), file.read_text("utf-8"), match[2] == "after"))
+    return sorted(migrations)
 
 
 def with_rows(sql: str, count: int) -> str:
     """Return a query with its `[rows]` template repeated `count` times, each with parameters of its own."""
 
-    def repeat(found: re.Match[str]) -> str:
-        template = PARAMETER.sub(":\\1_\0", found[1])
+    def repeat(match: re.Match[str]) -> str:
+        template = PARAMETER.sub(":\\1_\0", match[1])
         return ", ".join(template.replace("\0", str(row)) for row in range(count))
 
     return _ROWS.sub(repeat, sql)

@@ -86,12 +86,12 @@ on_fork(after_in_child=_forget)
 
 def watch(folders: Iterable[Path]) -> FolderWatch | None:
     """Watch these folders too; return None if the system cannot."""
-    found = _of_process()
-    if found is None:
+    shared = _of_process()
+    if shared is None:
         return None
     try:
         for folder in folders:
-            found.add(folder)
+            shared.add(folder)
     except OSError:
         return None
-    return found
+    return shared

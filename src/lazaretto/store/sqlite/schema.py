@@ -70,18 +70,18 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
             connection = connect(path, read_only=True, busy=busy)
             try:
                 refuse_without_json(connection)
-                found = version(connection)
-                if found and not copying and _is_copying(connection):
+                number = version(connection)
+                if number and not copying and _is_copying(connection):
                     raise unfinished(str(path))
                 # A copy made by VACUUM INTO or a backup tool has lost the write-ahead log's setting.
                 logged = connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             finally:
                 connection.close()
-        _refuse(path, found, adopt=adopt)
-        if found == newest() and logged:
+        _refuse(path, number, adopt=adopt)
+        if number == newest() and logged:
             return
         # A database that is empty, or another application's alone, holds no store yet.
-        exists = bool(found)
+        exists = bool(number)
     if not exists and not create:
         raise StoreNotFound(f"{path}: no store exists here; check its name, or make one by lazaretto.connect")
     make(path)
@@ -92,38 +92,38 @@ def _prepare(path: Path, *, create: bool, adopt: bool, copying: bool, busy: floa
             connection.execute("PRAGMA journal_mode = WAL").fetchone()
             connection.execute("BEGIN IMMEDIATE")
             # Another process may have been here since the look above.
-            found = version(connection)
-            _refuse(path, found, adopt=adopt)
-            _migrate(connection, found or 0, now)
+            number = version(connection)
+            _refuse(path, number, adopt=adopt)
+            _migrate(connection, number or 0, now)
             connection.execute("COMMIT")
         finally:
             connection.close()
 
 
 def _is_copying(connection: sqlite3.Connection) -> bool:
-    found = connection.execute("SELECT 1 FROM lazaretto_meta WHERE name = ?", (COPYING,)).fetchone()
-    return found is not None
+    row = connection.execute("SELECT 1 FROM lazaretto_meta WHERE name = ?", (COPYING,)).fetchone()
+    return row is not None
 
 
-def _refuse(path: Path, found: int | None, *, adopt: bool) -> None:
-    if found is None and not adopt:
+def _refuse(path: Path, number: int | None, *, adopt: bool) -> None:
+    if number is None and not adopt:
         raise StoreForeign(
             f"{path}: this database belongs to another application and was not changed. "
             "Pass connect(adopt=True) to keep the store's tables (lazaretto_…) beside the application's"
         )
-    if found is not None and found > newest():
+    if number is not None and number > newest():
         raise StoreTooNew(
-            f"{path}: expected a store of schema {newest()} or older, got {found}. "
+            f"{path}: expected a store of schema {newest()} or older, got {number}. "
             "It was written by a newer version of Lazaretto and was not changed; upgrade Lazaretto here"
         )
 
 
-def _migrate(connection: sqlite3.Connection, found: int, now: int) -> None:
+def _migrate(connection: sqlite3.Connection, number: int, now: int) -> None:
     for migration in migrations():
-        if migration.number > found:
+        if migration.number > number:
             for statement in _statements(migration.sql):
                 connection.execute(statement)
-    if found == 0:
+    if number == 0:
         connection.execute(
             "INSERT INTO lazaretto_meta (name, value) VALUES ('store_id', ?), ('created', ?)",
             (uuid.uuid4().hex, str(now)),

@@ -41,10 +41,10 @@ def make(path: Path) -> None:
 def identity(path: str | Path) -> Identity | None:
     """Return the identity of a file: its device and inode. None if it does not exist."""
     try:
-        found = os.stat(path)  # noqa: PTH116 - called often
+        status = os.stat(path)  # noqa: PTH116 - called often
     except (FileNotFoundError, NotADirectoryError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _open_quietly(path: str) -> int:

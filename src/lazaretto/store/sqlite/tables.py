@@ -37,9 +37,9 @@ class SqliteTables:
         name, renamed, _ = self._source(table)
         if name != table.name:
             return list(renamed)
-        found = [column for _, column, *_ in self._execute(f"PRAGMA table_info({name})")]
+        names = [column for _, column, *_ in self._execute(f"PRAGMA table_info({name})")]
         # What a server keeps in a table of its own is none of this one.
-        return [*renamed, *(column for column in found if column != "high_water")]
+        return [*renamed, *(column for column in names if column != "high_water")]
 
     def count(self, table: Table) -> int:
         name, _, only = self._source(table)
@@ -57,10 +57,10 @@ class SqliteTables:
     def rows(self, table: Table, columns: Sequence[str], after: Row | None, limit: int) -> list[Row]:
         name, renamed, only = self._source(table)
         keys = ", ".join(renamed.get(key, key) for key in table.key)
-        wanted = ", ".join(renamed.get(column, column) for column in columns)
+        listed = ", ".join(renamed.get(column, column) for column in columns)
         if after is not None:
             only += f" AND ({keys}) > ({', '.join('?' * len(after))})"
-        sql = f"SELECT {wanted} FROM {name} WHERE {only} ORDER BY {keys} LIMIT ?"  # noqa: S608
+        sql = f"SELECT {listed} FROM {name} WHERE {only} ORDER BY {keys} LIMIT ?"  # noqa: S608
         return self._execute(sql, (*(after or ()), limit)).fetchall()
 
     def insert(self, table: Table, columns: Sequence[str], rows: Sequence[Row]) -> None:

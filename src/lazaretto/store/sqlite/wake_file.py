@@ -189,15 +189,15 @@ def _open(path: str, store: os.stat_result) -> int:
     rights, us = stat.S_IMODE(store.st_mode) & 0o666, os.geteuid()
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, rights)
     try:
-        found = os.fstat(fd)
+        status = os.fstat(fd)
         # Who can cut it short can end every process that has it mapped.
-        if not stat.S_ISREG(found.st_mode) or found.st_uid not in (store.st_uid, us):
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (store.st_uid, us):
             raise OSError(f"{path} belongs to another user")
         if us == 0:
             os.fchown(fd, store.st_uid, store.st_gid)
-        if us in (0, found.st_uid) and stat.S_IMODE(found.st_mode) != rights:
+        if us in (0, status.st_uid) and stat.S_IMODE(status.st_mode) != rights:
             os.fchmod(fd, rights)
-        if found.st_size < _BYTES:
+        if status.st_size < _BYTES:
             # In this order, so that whoever finds it long enough finds it whole.
             os.pwrite(fd, _MAGIC, 0)
             os.ftruncate(fd, _BYTES)

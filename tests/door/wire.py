@@ -25,6 +25,7 @@ from azure.servicebus.management import ServiceBusAdministrationClient
 
 from lazaretto import Broker, ManualClock, PoisonPolicy, QueueOptions, aio
 from lazaretto.servicebus import open_door
+from lazaretto.serving.guard import Guard
 
 #: Seconds to wait for what comes, and for what does not.
 WAIT, MOMENT = 120, 0.2
@@ -35,8 +36,9 @@ DELETES = ServiceBusReceiveMode.RECEIVE_AND_DELETE
 class Wire:
     """Clients of a door. What they open is closed by `close`."""
 
-    def __init__(self, broker: Broker, clock: ManualClock, text: str, certificate: str) -> None:
+    def __init__(self, broker: Broker, guard: Guard, clock: ManualClock, text: str, certificate: str) -> None:
         self.broker = broker
+        self.guard = guard
         self.clock = clock
         self.client = ServiceBusClient.from_connection_string(text, retry_total=0)
         self.administration = ServiceBusAdministrationClient.from_connection_string(
@@ -135,6 +137,7 @@ def serving(folder: Path) -> Iterator[Wire]:
     authority.issue_cert("localhost").configure_cert(context)
     clock, port, stop = ManualClock(time.time()), list[int](), asyncio.Event()
     loop, ready, opened = asyncio.new_event_loop(), threading.Event(), list[Any]()
+    guards: list[Guard] = []
 
     async def serve() -> None:
         async with (
@@ -143,6 +146,7 @@ def serving(folder: Path) -> Iterator[Wire]:
         ):
             opened.append(broker)
             port.append(door.port)
+            guards.append(door.guard)
             ready.set()
             await stop.wait()
 
@@ -150,7 +154,7 @@ def serving(folder: Path) -> Iterator[Wire]:
     thread.start()
     assert ready.wait(WAIT)
     text = f"Endpoint=sb://localhost:{port[0]};SharedAccessKeyName=a;SharedAccessKey=k;UseDevelopmentEmulator=true;"
-    wire = Wire(opened[0]._inner, clock, text, str(certificate))
+    wire = Wire(opened[0]._inner, guards[0], clock, text, str(certificate))
     try:
         yield wire
     finally:

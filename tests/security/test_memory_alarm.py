@@ -6,12 +6,14 @@ from pathlib import Path
 
 import httpx
 import pytest
+from azure.servicebus.exceptions import ServiceBusServerBusyError
 from door.client import connected, opened, run
+from door.wire import serving
 
 from lazaretto import ServerOverloaded, aio
 from lazaretto.model.limits import ServerLimits
 from lazaretto.servicebus.amqp.events import LinkDetached
-from lazaretto.serving.guard import Guard, MemoryAlarm
+from lazaretto.serving.guard import Guard, MemoryAlarm, taken
 from lazaretto.web import Access, Grant, Identity, Role, open_web
 
 
@@ -24,9 +26,15 @@ def test_the_alarm_ends_when_there_is_clearly_less() -> None:
     ]  # fmt: skip
 
 
+def test_what_the_process_took_before_does_not_ring_it() -> None:
+    guard = Guard(ServerLimits(process_size=1 << 30))
+    assert guard.alarm.most >= (1 << 30) + taken() // 2
+
+
 def test_over_http_new_work_is_refused_and_metrics_tell_why(tmp_path: Path) -> None:
     async def work() -> None:
-        guard = Guard(ServerLimits(process_size=1))
+        guard = Guard(ServerLimits())
+        guard.alarm.most = 1
         owner = Identity("owner", (Grant(Role.ADMIN),))
         async with (
             await aio.connect(tmp_path / "store.db") as broker,
@@ -60,3 +68,19 @@ def test_over_amqp_links_are_refused(tmp_path: Path) -> None:
             assert error.condition == "com.microsoft:server-busy"
 
     run(work)
+
+
+@pytest.mark.stores("sqlite")
+def test_azures_client_learns_that_the_server_is_busy(tmp_path: Path) -> None:
+    with serving(tmp_path) as wire:
+        q = wire.make()
+        wire.guard.alarm.most = 1
+        wire.guard.look(0.0)
+        with pytest.raises(ServiceBusServerBusyError):
+            wire.send(q, b"x")
+        with pytest.raises(ServiceBusServerBusyError):
+            wire.receiver(q)
+        wire.guard.alarm.most = 1 << 50
+        wire.guard.look(0.0)
+        wire.send(q, b"x")
+        assert wire.peek(q)

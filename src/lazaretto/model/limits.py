@@ -38,8 +38,8 @@ class ServerLimits:
         unstored: Bytes of messages over AMQP that are not stored yet, of all connections together: those that
             have come in part and those of open transactions, above which the connection that holds most of
             them is ended; and those on their way into the store, above which their senders are not read.
-        process_size: Bytes of the server's process above which it begins nothing new; in a container at most
-            four fifths of what that may take.
+        process_size: Bytes that the server's process takes beside those that it took when it began to serve,
+            above which it begins nothing new; in a container at most four fifths of what that may take.
         body_size: Maximum size of a request's body, in bytes.
         query_seconds: Time that a query may take for whoever only reads over HTTP.
         change_seconds: Time that what a change reads before may take, as a repair's filter.

@@ -167,7 +167,8 @@ class Attached:
         try:
             await self.order(link).turn(ALL)
             await self._client.entered()
-            self._client.door.guard.refuse_new_work()
+            if not is_node(entity_of(_address(link.source if link.sends else link.target))):
+                self._client.door.guard.refuse_new_work()
             await self._temporary.make(link)
             if link.sends:
                 await self._attach_receiver(link)
@@ -407,5 +408,5 @@ def _ticks(moment: datetime) -> int:
     return (moment - _EPOCH) // timedelta(microseconds=1) * 10 + _TICKS_IN_1970
 
 
-def _address(target: Target | Coordinator | None) -> str | None:
-    return target.address if isinstance(target, Target) else None
+def _address(terminus: Source | Target | Coordinator | None) -> str | None:
+    return None if terminus is None or isinstance(terminus, Coordinator) else terminus.address

@@ -264,7 +264,8 @@ class Guard:
         self._unstored = Holdings[Seat](self.limits.unstored)
         #: Bytes of messages on their way into the store.
         self.storing = 0
-        self.alarm = MemoryAlarm(allowed(self.limits.process_size))
+        #: What a program took before it began to serve is not the clients' fault.
+        self.alarm = MemoryAlarm(allowed(taken() + self.limits.process_size))
         self._reports = Reports()
         self._watching: asyncio.Task[None] | None = None
         self._open = 0

@@ -24,7 +24,7 @@ _TABS = {
     "Operate": "operations systems console triage repairs access redaction security postgresql durability",
     "Reference": "reference cli http-api commands glossary",
     "Why": "when-not-to-use-it differences benchmarks decisions",
-    "Project": "architecture amqp how-we-test contributing security-policy changelog",
+    "Project": "architecture how-postgresql-works amqp how-we-test contributing security-policy changelog",
 }
 #: The ways in, as cards of the front page: a title, what it is, and where it begins.
 _DOORS = (

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from lazaretto import Broker, ManualClock, Message
+from lazaretto.engine.workers.workers import Heartbeat
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import BreakerDescription, Culprit
 from lazaretto.model.entities import QueueOptions, QueueStatus
 from lazaretto.model.trouble import ClientFailures, Standing, find_troubles
 
-from .actions import create, send, set_aside
+from .actions import Die, create, send, set_aside
 
 
 def test_the_worst_comes_first(broker: Broker, clock: ManualClock) -> None:
-    for path in ("a-fine", "b-dead", "c-off", "d-open", "e-dead"):
+    for path in ("a-waits", "b-dead", "c-off", "d-open", "e-dead"):
         create(broker, path)
-    send(broker, b"x", path="a-fine")
+    send(broker, b"x", path="a-waits")
     sent = to_datetime(clock.now())
     set_aside(broker, b"1", path="b-dead", reason="r")
     clock.advance(3_600)
@@ -25,12 +26,13 @@ def test_the_worst_comes_first(broker: Broker, clock: ManualClock) -> None:
     broker.set_status("c-off", "disabled")
     found = broker.status()
     assert [queue.path for queue in found.queues] == [
-        "c-off", "d-open", "e-dead", "b-dead", "a-fine", "$system/deadletter",
+        "a-waits", "c-off", "d-open", "e-dead", "b-dead", "$system/deadletter",
     ]  # fmt: skip
-    assert (found.total, found.troubled, found.severe) == (6, 5, 2)
+    assert (found.total, found.troubled, found.severe) == (6, 5, 3)
     by_path = {queue.path: queue for queue in found.queues}
     assert by_path["c-off"].troubles[0].command == "lazaretto queue resume c-off"
-    assert (by_path["a-fine"].waiting, by_path["a-fine"].exact, by_path["a-fine"].oldest) == (1, True, sent)
+    waits = by_path["a-waits"]
+    assert (waits.waiting, waits.exact, waits.oldest) == (1, True, sent)
     early, late = by_path["b-dead"], by_path["e-dead"]
     assert (early.died_this_hour, early.died_last_hour, early.growing) == (0, 1, False)
     assert early.died_by_hour == (*[0] * 22, 1, 0)
@@ -118,9 +120,35 @@ def test_messages_that_nobody_takes_are_a_trouble(broker: Broker, clock: ManualC
     assert unattended() == {"off": ["receive_disabled"], "parted": ["unattended"], "waits": ["unattended"]}
     everything = broker.status()
     (trouble,) = next(queue for queue in everything.queues if queue.path == "waits").troubles
-    assert (trouble.severe, trouble.since) == (False, sent)
+    assert (trouble.severe, trouble.since) == (True, sent)
     assert trouble.command == "lazaretto worker list --queue waits"
     assert everything.troubled == 3
     receiver = broker.receiver("waits")
     receiver.abandon(receiver.receive(1))
     assert "waits" not in unattended()
+
+
+def test_messages_that_those_who_are_there_do_not_take(broker: Broker, clock: ManualClock) -> None:
+    """They may be stuck: that is another trouble while they are there; takers of dead letters are not."""
+    for path in ("Watched", "left", "letters"):
+        create(broker, path)
+    taking = [broker.receiver("watched"), broker.receiver("letters", subqueue="dead_letter")]
+    for receiver in taking:
+        assert receiver.receive(1) == []
+    for path in ("Watched", "left", "letters"):
+        send(broker, b"x", path=path)
+    clock.advance(420)
+
+    def troubles() -> dict[str, tuple[str, bool]]:
+        status = broker.status()
+        assert status.severe == sum(one.severe for queue in status.queues for one in queue.troubles)
+        return {queue.path: (one.kind, one.severe) for queue in status.queues for one in queue.troubles}
+
+    broker._store.run(Heartbeat(broker._store.presence.records()))
+    nobody = ("unattended", True)
+    assert troubles() == {"left": nobody, "letters": nobody, "Watched": ("stalled", False)}
+    (stalled,) = broker.status(name_contains="watched").queues[0].troubles
+    assert "those who take its messages have taken none for 5 minutes" in stalled.text
+    assert stalled.command == "lazaretto worker list --queue Watched"
+    broker._store.run(Die())
+    assert troubles() == {"left": nobody, "letters": nobody, "Watched": nobody}

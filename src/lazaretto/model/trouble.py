@@ -39,7 +39,8 @@ class ClientFailures(NamedTuple):
 class Standing:
     """The standing of a queue that may be wrong. `died`: when the oldest of its dead letters came.
 
-    `waits_since`: since when messages wait of which nobody takes any.
+    `waits_since`: since when messages wait of which nobody takes any. `attended`: whether somebody is there
+    who would take them.
     """
 
     path: str
@@ -53,6 +54,7 @@ class Standing:
     died: datetime | None
     options: QueueOptions
     waits_since: datetime | None = None
+    attended: bool = False
     client_failures: ClientFailures | None = None
 
 
@@ -174,11 +176,14 @@ def _unattended(queue: Standing) -> list[Trouble]:
     if queue.waits_since is None:
         return []
     command = _line("worker", "list", "--queue", queue.path)
-    text = (
-        f"messages wait in {queue.path}, and nobody has taken one for {UNATTENDED // 60} minutes; "
-        f"see {command}"
-    )
-    return [Trouble("unattended", False, text, queue.waits_since, command)]
+    minutes = f"{UNATTENDED // 60} minutes"
+    if queue.attended:
+        # They may be stuck, or at work on what came before: others would know.
+        kind, what = "stalled", f"those who take its messages have taken none for {minutes}"
+    else:
+        kind, what = "unattended", f"nobody has taken one for {minutes}"
+    text = f"messages wait in {queue.path}, and {what}; see {command}"
+    return [Trouble(kind, not queue.attended, text, queue.waits_since, command)]
 
 
 def _why(culprit: Culprit) -> str:

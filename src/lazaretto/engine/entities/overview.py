@@ -109,6 +109,7 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
     sessions, dead = tx.overview.held_sessions(), tx.overview.dead_letters()
     minute = tx.now // MINUTE - _RECENT
     unattended = tx.overview.unattended(part, minute, tx.now - UNATTENDED * 1_000_000)
+    attended = tx.workers.attended() if unattended else frozenset()
     failing = _client_failures(tx)
     concerned = tx.overview.concerned([*sessions, *dead, *unattended, *failing])
     troubled = [queue for queue in concerned if part in queue.path.lower()]
@@ -129,6 +130,7 @@ def read_status(tx: Transaction, limit: int | None, part: str) -> Status:
             died=None if since is None else to_datetime(since),
             options=queue.options,
             waits_since=None if waits is None else to_datetime(waits),
+            attended=queue.path.lower() in attended,
             client_failures=failing.get(queue.queue_id),
         )
         troubles = find_troubles(standing)

@@ -740,6 +740,10 @@ ON CONFLICT (worker) DO UPDATE SET seen = :now
 -- The processes not known to be dead.
 SELECT worker, machine, pid, born, seen FROM lazaretto_workers WHERE died IS NULL
 
+-- name: select_takers
+-- Who takes messages in processes that are not known to be dead.
+SELECT takers, machine, pid, born, seen FROM lazaretto_workers WHERE died IS NULL AND takers IS NOT NULL
+
 -- name: select_workers
 -- All processes that hold or held messages.
 SELECT worker, machine, pid, seen, died, takers FROM lazaretto_workers ORDER BY worker

@@ -46,6 +46,15 @@ class WorkerTables(Part):
         living = self._context.run("select_living_workers").fetchall()
         return [worker for worker, *process in living if self._is_gone(*process)]
 
+    def attended(self) -> frozenset[str]:
+        """Return the paths, in lower case, of which processes that are not known to be dead take messages."""
+        return frozenset(
+            taker.queue.lower()
+            for takers, *process in self._context.run("select_takers").fetchall()
+            if not self._is_gone(*process)
+            for taker in msgspec.json.decode(takers, type=list[TakerRecord])
+        )
+
     def bury(self, worker: str) -> None:
         """Record that a worker has died."""
         self._context.run("bury_worker", {"worker": worker, "now": self._context.now})

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import zoo
 from cli_program import Program, program_in
 from patience import PATIENCE
 from servers import Server
@@ -21,11 +22,18 @@ from servers import Server
 ROOT = Path(__file__).parents[2]
 #: The folder whose Pythons imitate the system that this variable of the environment names.
 IMITATING, NAMED = Path(__file__).parent / "systems", "IMITATED_SYSTEM"
+#: Kinds of the zoo that isolation needs Linux for: elsewhere it limits no memory, finds no process that was
+#: detached, and cannot seal the files that it shares with items.
+_FOR_LINUX = ("memory_bomb", "daemon_stays", "truncates_descriptors")
 #: Tests of what a system has not. Without memory that processes share, each finds its partition by chance;
-#: functions that are to run apart need a sandbox.
+#: functions that are to run apart need a sandbox. The rest of the zoo is tried by itself, below.
 _BY_CHANCE = ("tests/store/test_partitions.py::test_each_process_has_a_home_of_its_own[sqlite]",)
 NOT_THERE = {
-    "macos": _BY_CHANCE,
+    "macos": (
+        *_BY_CHANCE,
+        "tests/host/test_zoo.py::test_every_good_one_is_done_once_and_every_bad_one_is_set_aside",
+        "tests/host/test_zoo.py::test_what_turns_against_its_isolation_costs_only_itself",
+    ),
     "windows": (
         *_BY_CHANCE,
         "tests/store/test_dry_run.py",
@@ -102,6 +110,35 @@ from lazaretto.host import handler
 def work(message):
     print(message.body)
 """
+
+
+class TestOnMacos:
+    PROGRAM = """
+import sys
+import zoo
+from lazaretto.isolation import Sandbox, SandboxOptions
+
+with Sandbox(zoo.setup, SandboxOptions(deadline=3.0), on_output=lambda text: None) as sandbox:
+    print(sandbox.mode)
+    for kind in sys.argv[1:]:
+        verdicts = sandbox.run([b"good", kind.encode(), b"good"])
+        print(kind, *(verdict.status.value for verdict in verdicts))
+"""
+
+    def test_an_item_costs_only_itself(self) -> None:
+        """Neither the program, whose guard it may kill, nor other items."""
+        kinds = [kind for kind in zoo.ZOO if kind not in _FOR_LINUX]
+        if not os.environ.get("LAZARETTO_SOAK"):
+            kinds = ["kill_parent", "exit_3", "quiet_leak", "stops_parent_and_ends", "stops_parent"]
+        folders = os.pathsep.join(map(str, (IMITATING, ROOT / "tests")))
+        done = subprocess.run(
+            [sys.executable, "-c", self.PROGRAM, *kinds],
+            env={**environment("macos"), "PYTHONPATH": folders},
+            capture_output=True,
+            text=True,
+        )
+        ends = [f"{kind} done {zoo.ZOO[kind][1]} done" for kind in kinds]
+        assert done.stdout.splitlines() == ["spawn", *ends], done.stderr
 
 
 class TestOnWindows:

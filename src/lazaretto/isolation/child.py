@@ -3,7 +3,8 @@
 Started by sandbox.py as a new interpreter, so that nothing is ever forked from a process with threads.
 The template loads the function once. When the runner dies, the template cleans up after it and forks
 the next one, which is ready in milliseconds. A template that has threads by then runs the items itself.
-The guard does nothing but wait: whoever kills its parent in there does not kill the user's process.
+The guard does nothing but wait: whoever kills its parent in there does not kill the user's process. It is
+forked before the function is loaded, which is safe on each system that can fork: there is one thread.
 """
 
 from __future__ import annotations
@@ -64,10 +65,11 @@ Function = Callable[[Any], bytes | None]
 
 #: Kinds of records. NOTHING: it returned None, which is told only where items run at the same time.
 RESULT, ERROR, MEMORY, TIMEOUT, NOTHING, FAILED_RESULT = 1, 2, 3, 4, 5, 6
-#: Notices of the template to the parent: a byte, then a number. READY: pid, negative if no fork replaces
-#: it. DIED: wait status. FAILED: how many bytes of msgpack the setup's error has in the records.
+#: Notices of the template to the parent: a byte, then a number. BORN: its own pid, before anything of the
+#: function's is loaded. READY: the runner's pid, negative if no fork replaces it. DIED: wait status. FAILED:
+#: how many bytes of msgpack the setup's error has in the records.
 #: The runner has no part in them, and tells by the control page alone: its pipe only wakes the parent.
-READY, DIED, FAILED = b"r", b"d", b"f"
+BORN, READY, DIED, FAILED = b"b", b"r", b"d", b"f"
 #: Commands to a runner: its pid, bytes of items, the round's number, whether to stop at the first failure.
 COMMAND = struct.Struct("<qqqq")
 NOTICE = struct.Struct("<cq")
@@ -106,7 +108,6 @@ class Start(msgspec.Struct):
     deadline: float | None
     max_result: int
     refork_every: int | None
-    guard: bool
     fork: bool
 
 
@@ -134,8 +135,8 @@ class Child:
     def main(self) -> None:
         """Load the function, then keep a runner alive until the parent hangs up."""
         die_with(self._start.parent)
-        if self._start.guard:
-            self._be_guarded()
+        self._be_guarded()
+        self._notify(BORN, os.getpid())
         os.register_at_fork(
             before=hold_signals, after_in_parent=release_signals, after_in_child=self._on_fork
         )
@@ -211,10 +212,9 @@ class Child:
 
         code = 99
         try:
-            if self._start.guard:
-                die_with(os.getppid())
-                with contextlib.suppress(OSError):
-                    os.setsid()
+            die_with(os.getppid())
+            with contextlib.suppress(OSError):
+                os.setsid()
             with contextlib.suppress(OSError):
                 # When memory runs out, this process goes first.
                 Path("/proc/self/oom_score_adj").write_text("1000")

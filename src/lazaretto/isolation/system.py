@@ -88,11 +88,11 @@ def count_threads() -> int:
 
 def count_descriptors() -> int:
     """Return how many descriptors this process has open."""
-    try:
-        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    except OSError:
-        # Not even this can be opened any more.
-        return 1_000_000
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with contextlib.suppress(OSError):
+            return len(os.listdir(folder))  # noqa: PTH208
+    # Not even these can be opened any more.
+    return 1_000_000
 
 
 def flush() -> None:
@@ -119,11 +119,17 @@ def read_all(fd: int, size: int) -> bytes | None:
 
 def bury(pid: int) -> int:
     """Wait for the runner's death, end what it leaves behind, and return its wait status."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    # Not reaped yet, so that its number, which is its group's, cannot be another's already.
-    with contextlib.suppress(OSError):
-        os.killpg(pid, signal.SIGKILL)
-    _, status = os.waitpid(pid, 0)
+    if hasattr(os, "waitid"):
+        # Not reaped yet, so that its number, which is its group's, cannot be another's already.
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+    else:
+        # Free for a moment, but systems give numbers out in turn.
+        _, status = os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
     for _ in range(100):
         for orphan in _children():
             with contextlib.suppress(OSError):

@@ -125,7 +125,7 @@ def _kill_marked(mark: bytes) -> None:
 
 
 class Worker:
-    """A guard, a template and its runner, or a runner without one. `on_output` gets what they print.
+    """A guard, a template and its runner, or a guard and a runner. `on_output` gets what they print.
 
     `setup`: a file with what the template runs. `segments`: control page, items, records. `stopping`:
     whether not to wait for a start any more. Raises SandboxSetupError, SandboxError.
@@ -148,6 +148,7 @@ class Worker:
         self._mark = uuid.uuid4().hex
         self._stack = create_file()
         self._process: subprocess.Popen[bytes] | None = None
+        self._template: int | None = None
         self._runner: int | None = None
         self._pidfd: int | None = None
         self._gone = False
@@ -210,7 +211,10 @@ class Worker:
                 self._poll.unregister(self._output)
 
     def _heed(self, kind: bytes, number: int) -> tuple[bytes, int]:
-        if kind == child.READY:
+        if kind == child.BORN:
+            # The first to say so is the template: nothing else runs there yet.
+            self._template = self._template or number
+        elif kind == child.READY:
             self._adopt(number)
         elif kind == child.DIED:
             self._forget()
@@ -219,10 +223,16 @@ class Worker:
     def _look_after(self) -> tuple[bytes, int]:
         """Return a death that the template does not tell of."""
         assert self._process is not None
+        if self._pidfd is None:
+            # Nobody but the guard sees how the runner ends, and an item may have stopped it.
+            self._process.send_signal(signal.SIGCONT)
         code = self._process.poll()
         if code is not None:
             # Where children are forgotten, nobody knows how this one ended: not well, or it would be here.
             status = signal.SIGKILL if children_are_forgotten() else -code if code < 0 else code << 8
+            # Where the system does not end a runner with its guard, it would go on.
+            with contextlib.suppress(OSError):
+                self._signal(signal.SIGKILL)
         elif self._dead_since is not None and time.monotonic() - self._dead_since > _BURIAL:
             status = _status_of_dead(self._runner)
         else:
@@ -249,12 +259,8 @@ class Worker:
             self._poll.register(self._pidfd, select.POLLIN)
 
     def _is_ours(self, pid: int) -> bool:
-        assert self._process is not None
-        for _ in range(3):
-            if pid == self._process.pid:
-                return True
-            pid = _parent_of(pid)
-        return False
+        # Looked up in any case: without a descriptor for that there is none to notice its death with.
+        return self._template in (pid, _parent_of(pid))
 
     def _forget(self) -> None:
         """Have no runner any more."""
@@ -315,7 +321,7 @@ class Worker:
         command_read, self._commands, *answers = _pipes(4)
         self._notices, notice_write, self._wakes, wake_write, self._output, output_write = answers
         os.set_blocking(self._output, False)
-        self._gone = False
+        self._gone, self._template = False, None
         self._poll = select.poll()
         for fd in (self._notices, self._wakes, self._output):
             self._poll.register(fd, select.POLLIN)
@@ -334,7 +340,6 @@ class Worker:
             deadline=options.deadline,
             max_result=options.max_result,
             refork_every=options.refork_every,
-            guard=CAN_FORK,
             fork=CAN_FORK and options.mode != "spawn",
         )
         arguments = (msgspec.json.encode(words).decode() for words in (start, sys.path))

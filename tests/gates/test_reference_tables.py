@@ -37,7 +37,7 @@ MORE = {
     "Broker.sender": "forwarding.md#send-via-another-queue",
     "Broker.transaction": "transactions.md",
     "Dialogs.transaction": "dialogs.md#conversations",
-    "claims": "spark.md#claims",
+    "claims": "spark-claims.md",
     "create_topic": "topics.md",
     "four_eyes": "access.md#four-eyes",
     "people": "access.md",

@@ -92,7 +92,7 @@ def test_the_example_of_the_page_keeps_each_message_once(
     spark: Any, broker: Broker, url: str, tmp_path: Path
 ) -> None:
     broker.sender("work").send([Message(b"x"), Message(b""), Message(b"y")])
-    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "spark-results.md").read_text("utf-8")
     (block,) = (text for text in re.findall(r"```text\n(.*?)```", page, re.DOTALL) if "def keep" in text)
     for shown, real in (("shop.db", url), ("orders", "work"), ("kept", tmp_path / "kept")):
         block = block.replace(f'"{shown}"', repr(str(real)))

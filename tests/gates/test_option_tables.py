@@ -40,7 +40,6 @@ CLASSES = {
     cls.__name__: cls
     for cls in (
         QueueOptions,
-        TopicOptions,
         PoisonPolicy,
         Backoff,
         BreakerPolicy,
@@ -153,7 +152,15 @@ def test_every_class_has_its_table() -> None:
     assert named == CLASSES.keys()
 
 
-@pytest.mark.parametrize("cls", CLASSES.values(), ids=CLASSES)
+def test_options_of_topics_are_described_with_those_of_queues() -> None:
+    of_queues = options_of(QueueOptions)
+    for name, option in options_of(TopicOptions).items():
+        assert (option.text, option.default) == (of_queues[name].text, of_queues[name].default)
+    names = ", ".join(f"`{name}`" for name in options_of(TopicOptions))
+    assert f"`TopicOptions` has {names}." in " ".join((DOCS / "reference.md").read_text("utf-8").split())
+
+
+@pytest.mark.parametrize("cls", [*CLASSES.values(), TopicOptions], ids=[*CLASSES, "TopicOptions"])
 def test_every_option_is_declared_whole(cls: type[Any]) -> None:
     options = options_of(cls)
     assert list(options) == [field.name for field in dataclasses.fields(cls)]

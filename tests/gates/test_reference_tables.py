@@ -1,10 +1,12 @@
-"""Methods are described once, in their docstrings: the tables of the reference are written from them.
+"""Methods and records are described once, in their docstrings: the tables of the reference follow from them.
 
 Run as a program, this module writes the tables anew.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import inspect
 import re
 import sys
@@ -14,6 +16,8 @@ from typing import Any
 import lazaretto
 from lazaretto.broker.repairs import Repair
 from lazaretto.dialogs import Dialogs
+
+from .test_option_tables import CLASSES as OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 CLASSES = {
@@ -27,6 +31,8 @@ CLASSES = {
         Dialogs,
     )
 }
+#: Records that the page describes by hand: some of their fields are not for users.
+MESSAGES = (lazaretto.Message, lazaretto.ReceivedMessage, lazaretto.PeekedMessage)
 #: Pages with more about a method, by its name, and by that of its class if others have one of that name.
 MORE = {
     **dict.fromkeys(
@@ -49,6 +55,7 @@ MORE = {
     "triage": "triage.md",
 }
 _TABLE = re.compile(r"(?<=<!-- methods of )(\w+)( -->\n)((?:\|.*\n)*)")
+_RECORDS = re.compile(r"(<!-- records -->\n)((?:\|.*\n)*)")
 
 
 def members(cls: type[Any]) -> dict[str, Any]:
@@ -89,7 +96,7 @@ def shown_call(name: str, member: Any) -> tuple[str, str]:
 def row(cls: type[Any], name: str, member: Any) -> str:
     """Return the row of a method."""
     call, answer = shown_call(name, member)
-    text = " ".join((inspect.getdoc(member) or "").split())
+    text, *_ = (inspect.getdoc(member) or "").splitlines() or [""]
     assert text, f"{cls.__name__}.{name} needs a docstring"
     more = MORE.get(f"{cls.__name__}.{name}") or MORE.get(name)
     link = f" [More]({more})." if more else ""
@@ -103,11 +110,37 @@ def table_of(cls: type[Any]) -> str:
     return "\n".join([f"| `{cls.__name__}` | answer | |", "|---|---|---|", *rows]) + "\n"
 
 
+def parts_of(cls: type[Any]) -> list[str]:
+    """Return the names of a record's fields and properties, or the values of an enumeration."""
+    if issubclass(cls, enum.Enum):
+        return [member.value for member in cls if member.value]
+    if dataclasses.is_dataclass(cls):
+        names = [field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")]
+    else:
+        names = list(getattr(cls, "__struct_fields__", None) or getattr(cls, "_fields", ()))
+    return names + [name for name, member in members(cls).items() if isinstance(member, property)]
+
+
+def table_of_records() -> str:
+    """Return the table of what methods take and answer, but for options and what has a table of its own."""
+    values = {name: getattr(lazaretto, name) for name in sorted(lazaretto.__all__)}
+    records = {
+        name: parts_of(value)
+        for name, value in values.items()
+        if inspect.isclass(value)
+        and not issubclass(value, Exception)
+        and value not in (*MESSAGES, *OPTIONS.values(), *CLASSES.values())
+    }
+    rows = [f"| `{name}` | `{', '.join(parts)}` |" for name, parts in records.items() if parts]
+    return "\n".join(["| record | fields, or values |", "|---|---|", *rows]) + "\n"
+
+
 def with_tables() -> str:
-    """Return the page with its tables of methods written anew."""
-    return _TABLE.sub(
+    """Return the page with its tables written anew."""
+    page = _TABLE.sub(
         lambda match: f"{match[1]}{match[2]}{table_of(CLASSES[match[1]])}", PAGE.read_text("utf-8")
     )
+    return _RECORDS.sub(lambda match: f"{match[1]}{table_of_records()}", page)
 
 
 def test_tables_are_those_of_the_docstrings() -> None:

@@ -117,7 +117,7 @@ def parts_of(cls: type[Any]) -> list[str]:
     if dataclasses.is_dataclass(cls):
         names = [field.name for field in dataclasses.fields(cls) if not field.name.startswith("_")]
     else:
-        names = list(getattr(cls, "__struct_fields__", None) or getattr(cls, "_fields", ()))
+        names = [*getattr(cls, "__struct_fields__", ()), *getattr(cls, "_fields", ())]
     return names + [name for name, member in members(cls).items() if isinstance(member, property)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def test_letters_are_tried_in_the_console(program: Program, tmp_path: Path) -> N
         broker.create_queue("receipts")
         for queue in ("paid", "sales"):
             set_aside(broker, queue, [b'{"amount": -5}'])
-    program.environment |= {"LAZARETTO_STORE": str(store), "PYTHONPATH": str(tmp_path)}
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    program.environment |= {"LAZARETTO_STORE": str(store), "PYTHONPATH": path}
     words = ("--handler", "shop:book", "--handler", "shop:look")
     with program.start("serve", "--http", "0", "--no-login", "--json", *words) as server:
         try:

@@ -41,8 +41,7 @@ class Service:
         ]
 
     def start(self, **environment: str) -> subprocess.Popen[bytes]:
-        source = str(Path(__file__).parents[2] / "src")
-        known = {**os.environ, "BEGUN": str(self.begun), "PYTHONPATH": source, **environment}
+        known = {**os.environ, "BEGUN": str(self.begun), **environment}
         return subprocess.Popen(self._words, env=known, stderr=subprocess.PIPE)
 
     def lines(self) -> list[bytes]:

@@ -53,6 +53,8 @@ def test_problems_lead_to_their_page_below_a_prefix(broker: Broker, url: str) ->
         assert "entity_not_found" in (await client.get(kind)).text
         wrong = await client.get("/ops/lazaretto/api/v1/nothing")
         assert (await client.get(wrong.json()["type"])).status_code == 200
+        lost = (await client.get("/ops/lazaretto/problems/message_lock_lost")).text
+        assert "<code>sequence_numbers</code> lists the messages" in lost
         described = (await client.get("/ops/lazaretto/openapi.json")).json()
         assert described["servers"] == [{"url": "/ops/lazaretto"}]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 import urllib.parse
 from datetime import UTC, datetime
@@ -31,6 +32,8 @@ ASSETS: Final = {
     "htmx.min.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
+
+_MARKED: Final = re.compile("`([^`]+)`")
 
 #: What every page says to browsers.
 PAGE_HEADERS: Final = {
@@ -138,6 +141,11 @@ def _lines(text: str) -> Markup:
     return Markup(escape(safe_lines(text)))  # noqa: S704 - it is escaped
 
 
+def _prose(text: str) -> Markup:
+    """Return a docstring's text with the words that it marks as code."""
+    return Markup(_MARKED.sub(r"<code>\1</code>", str(escape(safe_lines(text)))))  # noqa: S704 - it is escaped
+
+
 def _exactly(value: object) -> Markup:
     return escape("" if value is None else value)
 
@@ -158,7 +166,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters |= {
         "number": shown_number, "size": shown_size, "words": shown_words, "text": shown_text, "lines": _lines,
-        "detail": told_detail, "exactly": _exactly, "iso": iso, "moment": shown_moment,
+        "prose": _prose, "detail": told_detail, "exactly": _exactly, "iso": iso, "moment": shown_moment,
         "condition": describe_filter, "name_stamp": name_stamp,
     }  # fmt: skip
     made.globals |= {"cli": command_line, "line_of": line_of, "chart": bars_chart, "age": shown_age}

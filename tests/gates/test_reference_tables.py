@@ -96,7 +96,8 @@ def shown_call(name: str, member: Any) -> tuple[str, str]:
 def row(cls: type[Any], name: str, member: Any) -> str:
     """Return the row of a method."""
     call, answer = shown_call(name, member)
-    text, *_ = (inspect.getdoc(member) or "").splitlines() or [""]
+    summary, *_ = (inspect.getdoc(member) or "").splitlines() or [""]
+    text = summary.partition(". ")[0].rstrip(".") + "." if summary else ""
     assert text, f"{cls.__name__}.{name} needs a docstring"
     more = MORE.get(f"{cls.__name__}.{name}") or MORE.get(name)
     link = f" [More]({more})." if more else ""

@@ -26,7 +26,16 @@ def test_the_name_in_a_host(host: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("host", "near"),
-    [("localhost", True), ("a.localhost", True), ("127.0.0.9", True), ("10.0.0.1", False), ("shop", False)],
+    [
+        ("localhost", True),
+        ("a.localhost", True),
+        ("127.0.0.9", True),
+        ("[::1]", True),
+        ("::1", True),
+        ("10.0.0.1", False),
+        ("[fe80::1]", False),
+        ("shop", False),
+    ],
 )
 def test_names_of_this_machine(host: str, near: bool) -> None:
     assert is_loopback(host) is near

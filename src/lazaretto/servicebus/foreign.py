@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ipaddress
-import urllib.parse
 from collections.abc import Collection, Mapping
 
 from lazaretto.model.checks import shown
-from lazaretto.model.loopback import is_loopback
+from lazaretto.model.loopback import address_of, host_name, is_loopback
 from lazaretto.servicebus.signatures import Unauthorized
 
 
@@ -21,8 +19,8 @@ def check_page(
     `any_host`: other machines may ask, too, by addresses or names without a dot, which no site has.
     `host_names`: further names of the server.
     """
-    name = _name(f"//{headers.get('host', '')}")
-    near = is_loopback(name) or (any_host and (_is_address(name) or "." not in name))
+    name = host_name(headers.get("host", ""))
+    near = is_loopback(name) or (any_host and (address_of(name) is not None or "." not in name))
     if not near and name not in {one.lower() for one in host_names}:
         asked = "localhost, an address or a name without a dot" if any_host else "localhost"
         raise Unauthorized(
@@ -30,20 +28,8 @@ def check_page(
             "name others with --host-name"
         )
     origin = headers.get("origin")
-    own = any_host and origin is not None and origin.partition("://")[2] == headers.get("host")
-    if origin is not None and not own and not is_loopback(_name(origin)):
+    if origin is None:
+        return
+    place = origin.partition("://")[2]
+    if not (any_host and place == headers.get("host")) and not is_loopback(host_name(place)):
         raise Unauthorized("expected no page of another host, because this server asks for no key")
-
-
-def _is_address(name: str) -> bool:
-    try:
-        return bool(ipaddress.ip_address(name))
-    except ValueError:
-        return False
-
-
-def _name(url: str) -> str:
-    try:
-        return urllib.parse.urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -106,11 +106,11 @@ def _java(name: str, _authority: str) -> Program:
     if not compiler.exists():
         raise Missing(f"the Java at {java} has no compiler")
     classes = os.pathsep.join(map(str, jars))
-    files = [source / "Table.java", source / f"{name}.java"]
-    made = _folder(f"java-{name.lower()}", [*files, source / "jars.xml"])
+    made = _folder(f"java-{name.lower()}", list(source.iterdir()))
     if not made.exists():
         part = made.with_name(f"{made.name}.{os.getpid()}")
-        _build([str(compiler), "-d", str(part), "-cp", classes, *map(str, files)], source)
+        words = ["-d", str(part), "-cp", classes, "-sourcepath", str(source), str(source / f"{name}.java")]
+        _build([str(compiler), *words], source)
         part.rename(made)
     return Program((str(java), *_JVM, "-cp", os.pathsep.join([str(made), classes]), name))
 

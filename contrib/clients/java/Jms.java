@@ -5,28 +5,17 @@ import java.util.*;
 import org.apache.qpid.jms.JmsConnectionFactory;
 
 /** Facts, asked of JMS by Qpid: {@code java Jms FACTS SETTINGS [part of a title]}. */
-final class Jms implements Table.Client {
+final class Jms extends Bare<Message, MessageConsumer, Session, Connection> {
     /** How a message is settled: a mode of sessions, and a property of messages, of Qpid's own. */
     private static final int EACH_ALONE = 101;
     private static final String OUTCOME = "JMS_AMQP_ACK_TYPE";
     private static final int ACCEPTED = 1, REJECTED = 2, FAILED = 4, UNDELIVERABLE = 5;
 
-    private final Map<String, List<Message>> held = new HashMap<>();
-    private final Map<String, MessageConsumer> consumers = new HashMap<>();
     private final Map<String, Destination> made = new HashMap<>();
-    private final Map<String, String> addresses = new HashMap<>();
-    private final Map<String, Session> transactions = new HashMap<>();
-    private final List<Connection> opened = new ArrayList<>();
     private Session session;
-    private String way = "plain";
 
     public static void main(String[] words) throws Exception {
         Table.run(words, Jms::new);
-    }
-
-    @Override
-    public void close() throws Exception {
-        for (var one : opened) one.close();
     }
 
     private Connection connect(String more) throws JMSException {
@@ -35,9 +24,9 @@ final class Jms implements Table.Client {
         String path = way.equals("websocket") ? "/$servicebus/websocket/" : "";
         String at = scheme + "://" + Table.text(Table.settings, "host") + ":" + Table.settings.get("port").asText() + path;
         // It takes no more than what is asked for, and shows all that it has, as dead letters that have expired.
-        var connection = new JmsConnectionFactory(key.get(0).asText(), key.get(1).asText(), at + "?jms.prefetchPolicy.all=0&jms.localMessageExpiry=false" + more)
-            .createConnection();
-        opened.add(connection);
+        var connection = keep(
+            new JmsConnectionFactory(key.get(0).asText(), key.get(1).asText(), at + "?jms.prefetchPolicy.all=0&jms.localMessageExpiry=false" + more)
+                .createConnection());
         connection.start();
         return connection;
     }
@@ -119,15 +108,15 @@ final class Jms implements Table.Client {
         if (step.has("session")) throw new Table.Impossible("session");
         refuse(step.path("see"));
         String from = Table.text(step, "from"), mode = step.path("mode").asText(), key = from + mode + step.path("transaction").asText();
-        if (!consumers.containsKey(key)) {
+        if (!receivers.containsKey(key)) {
             var of = mode.isEmpty() ? session(step) : connect("&jms.presettlePolicy.presettleConsumers=true").createSession();
-            consumers.put(key, of.createConsumer(destination(of, from)));
+            receivers.put(key, of.createConsumer(destination(of, from)));
         }
         int count = Math.max(step.path("see").size(), 1);
         long end = System.currentTimeMillis() + (step.path("see").size() > 0 ? Table.LONG : Table.SHORT);
         var arrived = new ArrayList<Message>();
         while (arrived.size() < count && System.currentTimeMillis() < end) {
-            var one = consumers.get(key).receive(Math.max(end - System.currentTimeMillis(), 1));
+            var one = receivers.get(key).receive(Math.max(end - System.currentTimeMillis(), 1));
             if (one != null) arrived.add(one);
         }
         return formsOf(step, arrived);
@@ -158,19 +147,13 @@ final class Jms implements Table.Client {
     }
 
     @Override
-    public Map<String, String> addresses() {
-        return addresses;
+    void forget() {
+        session = null;
     }
 
     @Override
-    public Object take(String verb, JsonNode step) throws Exception {
+    Object act(String verb, JsonNode step) throws Exception {
         switch (verb) {
-            case "client" -> {
-                way = Table.text(step, "by");
-                session = null;
-                consumers.clear();
-            }
-            case "wait" -> Thread.sleep((long) (step.get("seconds").asDouble() * 1000));
             case "send" -> send(step);
             case "receive" -> {
                 return receive(step);

@@ -12,27 +12,17 @@ import java.util.concurrent.TimeUnit;
  *
  * <p>What it adds for RabbitMQ's queues refuses other servers, so this is the client below, which its jar has.
  */
-final class Rabbit implements Table.Client {
+final class Rabbit extends Bare<Delivery, Receiver, Session, Connection> {
     private static final String FILTER = "com.microsoft:session-filter", TIMEOUT = "com.microsoft:timeout";
     private static final UnsignedLong SESSIONS = UnsignedLong.valueOf(83_483_426_828L);
     private static final Client CLIENT = Client.create();
     private static final DeliveryState FAILED = DeliveryState.modified(true, false);
 
-    private final Map<String, List<Delivery>> held = new HashMap<>();
-    private final Map<String, Receiver> receivers = new HashMap<>(), sessions = new HashMap<>();
-    private final Map<String, String> addresses = new HashMap<>();
-    private final Map<String, Session> transactions = new HashMap<>();
-    private final List<Connection> opened = new ArrayList<>();
+    private final Map<String, Receiver> sessions = new HashMap<>();
     private Connection connection;
-    private String way = "plain";
 
     public static void main(String[] words) throws Exception {
         Table.run(words, Rabbit::new);
-    }
-
-    @Override
-    public void close() {
-        for (var one : opened) one.closeAsync();
     }
 
     private Connection connection() throws ClientException {
@@ -43,8 +33,7 @@ final class Rabbit implements Table.Client {
         var options = new ConnectionOptions().user(key.get(0).asText()).password(key.get(1).asText())
             .reconnectEnabled(false).sslEnabled(way.equals("tls"));
         options.saslOptions().addAllowedMechanism("PLAIN");
-        connection = CLIENT.connect(Table.text(Table.settings, "host"), Table.settings.get("port").asInt(), options);
-        opened.add(connection);
+        connection = keep(CLIENT.connect(Table.text(Table.settings, "host"), Table.settings.get("port").asInt(), options));
         return connection;
     }
 
@@ -183,20 +172,14 @@ final class Rabbit implements Table.Client {
     }
 
     @Override
-    public Map<String, String> addresses() {
-        return addresses;
+    void forget() {
+        connection = null;
     }
 
     @Override
-    public Object take(String verb, JsonNode step) throws Exception {
+    Object act(String verb, JsonNode step) throws Exception {
         Map<String, Object> properties = step.has("properties") ? Table.properties(step) : null;
         switch (verb) {
-            case "client" -> {
-                way = Table.text(step, "by");
-                connection = null;
-                receivers.clear();
-            }
-            case "wait" -> Thread.sleep((long) (step.get("seconds").asDouble() * 1000));
             case "send" -> send(step);
             case "receive", "peek" -> {
                 return receive(step);

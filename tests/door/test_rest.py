@@ -153,6 +153,15 @@ def test_a_scheduled_message_lives_from_its_time(served: Served, broker: Broker)
     assert ask(served, "DELETE", "/q/messages/head?timeout=0").status == 204
 
 
+def test_a_message_lives_no_longer_than_its_entity_lets_it(served: Served, broker: Broker) -> None:
+    broker.create_queue("short", QueueOptions(default_time_to_live=3600))
+    for said in ({}, {"TimeToLive": 7200}, {"TimeToLive": 60}):
+        headers = {"BrokerProperties": json.dumps(said)}
+        assert ask(served, "POST", "/short/messages", "x", headers).status == 201
+    answers = [ask(served, "DELETE", "/short/messages/head?timeout=60") for _ in range(3)]
+    assert [properties_of(one)["TimeToLive"] for one in answers] == [3600, 3600, 60]
+
+
 def test_who_waits_is_woken_and_who_goes_takes_nothing(served: Served, broker: Broker) -> None:
     waiting = HTTPConnection("127.0.0.1", served.port, timeout=WAIT)
     waiting.request("POST", "/q/messages/head?timeout=60")

@@ -154,7 +154,9 @@ def headers_of(message: ReceivedMessage) -> list[tuple[bytes, bytes]]:
     facts: dict[str, Any] = {
         theirs: value for theirs, ours in _TEXTS.items() if (value := getattr(message, ours)) is not None
     }
-    life = message.time_to_live
+    # The entity may have given it a time to live, or a shorter one.
+    ends = message.expires_at
+    life = message.time_to_live if ends is None else ends - message.enqueued_time
     facts |= {
         "SequenceNumber": message.sequence_number,
         "EnqueuedSequenceNumber": message.enqueued_sequence_number or 0,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
+import socketserver
 import ssl
+import struct
 import subprocess
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trustme
@@ -27,6 +32,12 @@ _LONGEST = 600
 #: How often a fact is asked alone that did not hold beside the others: it waits by the clock, and the machine
 #: may have been busy.
 _AGAIN = 2
+
+#: Properties with an empty group-id, and a message of one byte without properties, in a batch or alone.
+_EMPTY_ID: Final = bytes.fromhex("005373c00d0b") + b"\x40" * 10 + b"\xa1\x00"
+_WITHOUT_ID: Final = re.compile(rb"(\x00\x53\x75\xa0\x06)?(\x00\x53\x75\xa0\x01[12])")
+_AMQP: Final = b"AMQP"
+_TRANSFER: Final = 0x14
 
 pytestmark = [
     pytest.mark.skipif(
@@ -86,3 +97,91 @@ def test_facts_of_dotnet(serve: Callable[..., Served], tmp_path: Path) -> None:
             wrong -= again
             text += told
     assert wrong == known, text
+
+
+class Relay(socketserver.BaseRequestHandler):
+    """A connection to a door, in which messages without a session id get an empty one."""
+
+    def handle(self) -> None:
+        assert isinstance(self.server, Relays)
+        with socket.create_connection(("127.0.0.1", self.server.door)) as door:
+            back = threading.Thread(target=copy, args=(door, self.request))
+            back.start()
+            with contextlib.suppress(OSError, EOFError):
+                self._ask(door)
+            with contextlib.suppress(OSError):
+                door.shutdown(socket.SHUT_WR)
+            back.join()
+
+    def _ask(self, door: socket.socket) -> None:
+        start = self._read(4)
+        if start != _AMQP:
+            # The administration client's HTTP.
+            door.sendall(start)
+            copy(self.request, door)
+        while start:
+            if start == _AMQP:
+                door.sendall(start + self._read(4))
+            else:
+                door.sendall(with_empty_ids(self._read(struct.unpack(">I", start)[0] - 4)))
+            start = self._read(4)
+
+    def _read(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            more: bytes = self.request.recv(size - len(data))
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+
+def copy(source: socket.socket, target: socket.socket) -> None:
+    """Send on what comes, until it ends."""
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+class Relays(socketserver.ThreadingTCPServer):
+    """Where a client connects to be relayed to a door."""
+
+    daemon_threads = True
+
+    def __init__(self, door: int) -> None:
+        self.door = door
+        super().__init__(("127.0.0.1", 0), Relay)
+
+
+def with_empty_ids(frame: bytes) -> bytes:
+    """Return a frame that came without its size, with it; of a transfer, with an empty session id."""
+
+    def name(match: re.Match[bytes]) -> bytes:
+        batch, message = match.groups()
+        size = bytes([len(_EMPTY_ID) + len(message)])
+        return (batch[:-1] + size if batch else b"") + _EMPTY_ID + message
+
+    if frame[6] == _TRANSFER:
+        frame = _WITHOUT_ID.sub(name, frame)
+    return struct.pack(">I", 4 + len(frame)) + frame
+
+
+@contextlib.contextmanager
+def relayed(door: int) -> Iterator[int]:
+    """Relay to a door; give the port."""
+    with Relays(door) as relays:
+        thread = threading.Thread(target=relays.serve_forever)
+        thread.start()
+        yield relays.server_address[1]
+        relays.shutdown()
+        thread.join()
+
+
+def test_an_empty_session_id_that_arrives_is_a_session(serve: Callable[..., Served], tmp_path: Path) -> None:
+    # The SDK sends the same for an empty id and for none. If it sent the id, all facts would hold.
+    served = serve()
+    known = _KNOWN.read_text("utf-8").splitlines()
+    with relayed(served.port) as port:
+        held, wrong, text = ask(port, certificates(tmp_path)[1], min(known, key=len))
+    assert (held, wrong) == (set(known), set()), text

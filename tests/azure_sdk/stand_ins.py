@@ -37,6 +37,7 @@ from azure.servicebus.management import (
     ServiceBusAdministrationClient,
 )
 from door.emulators import Emulated, emulated
+from servers import new_store
 
 import lazaretto
 
@@ -54,8 +55,8 @@ class Namespace:
         self._served: Emulated | None = None
         self._running = contextlib.ExitStack()
         self._folder = Path(os.environ["LAZARETTO_TEST_FOLDER"])
-        #: The address of a store, with the name of a worker in it.
-        self._store = os.environ["LAZARETTO_TEST_STORE"]
+        #: A server of PostgreSQL for the store; none: it is a file.
+        self._server = os.environ["LAZARETTO_TEST_SERVER"]
 
     @property
     def name(self) -> str:
@@ -70,7 +71,9 @@ class Namespace:
     def served(self) -> Emulated:
         if self._served is None:
             worker = os.environ.get("PYTEST_XDIST_WORKER", "alone")
-            store, key = self._store.replace("WORKER", worker), self._folder / f"{worker}.key"
+            store, key = f"sqlite:///{self._folder}/{worker}.db", self._folder / f"{worker}.key"
+            if self._server:
+                store = self._running.enter_context(new_store(self._server))
             key.write_text(KEY, "utf-8")
             key.chmod(0o600)
             lazaretto.connect(store).close()

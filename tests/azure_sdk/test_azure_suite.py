@@ -35,7 +35,9 @@ _AGAIN = 2
 pytestmark = pytest.mark.skipif(not _SUITE.exists(), reason=f"{_SUITE} is not there: make test fetches it")
 
 
-def outcomes(folder: Path, workers: int, without: list[str], *words: str) -> tuple[set[str], set[str], str]:
+def outcomes(
+    folder: Path, server: str, workers: int, without: list[str], *words: str
+) -> tuple[set[str], set[str], str]:
     """Run tests but some; return the names of those that pass, of those that fail, and what was written."""
     folder.mkdir()
     report, names = folder / "report.xml", folder / "without.txt"
@@ -56,7 +58,7 @@ def outcomes(folder: Path, workers: int, without: list[str], *words: str) -> tup
             "PYTHONPATH": os.pathsep.join((str(_TESTS), str(Path(__file__).parent), str(_SUITE))),
             "LAZARETTO_TEST_FOLDER": str(folder),
             "LAZARETTO_TEST_WITHOUT": str(names),
-            "LAZARETTO_TEST_STORE": f"sqlite:///{folder}/WORKER.db",
+            "LAZARETTO_TEST_SERVER": server,
         },
         capture_output=True,
         text=True,
@@ -73,17 +75,19 @@ def outcomes(folder: Path, workers: int, without: list[str], *words: str) -> tup
     return passes, fails, said
 
 
-def test_azures_own_tests(tmp_path: Path) -> None:
+@pytest.mark.parametrize("store", ["sqlite", "postgres"] if _SOAK else ["sqlite"])
+def test_azures_own_tests(store: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    server = request.getfixturevalue("postgres").url if store == "postgres" else ""
     known, slow = (file.read_text("utf-8").splitlines() for file in (_KNOWN, _LONG))
     without = [] if _SOAK else slow
-    passes, fails, said = outcomes(tmp_path / "all", _WORKERS, without, *_FOLDERS)
+    passes, fails, said = outcomes(tmp_path / "all", server, _WORKERS, without, *_FOLDERS)
     assert len(passes | fails) >= (_ALL if _SOAK else _FEWEST), said
     for turn in range(_AGAIN):
         others = fails - set(known)
         if not others:
             break
         names = " or ".join(sorted(name.partition("[")[0] for name in others))
-        again, _, told = outcomes(tmp_path / f"again{turn}", 0, without, *_FOLDERS, "-k", names)
+        again, _, told = outcomes(tmp_path / f"again{turn}", server, 0, without, *_FOLDERS, "-k", names)
         fails -= again
         said += told
     assert fails == set(known) - set(without), said

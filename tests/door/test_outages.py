@@ -20,8 +20,8 @@ from lazaretto.model.breaker import BreakerStatus
 
 _HERE = Path(__file__).parent
 _SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
-#: Seconds after which what a killed client worked on can be handed out again. .NET takes one to die, in which
-#: locks run out that nobody renews.
+#: Seconds after which what a killed client worked on can be handed out again. On a busy machine .NET takes
+#: three to begin with what it has prefetched. Locks that run out in them count: their connection lives.
 LOCK = 10.0 if _SOAK else 1.0
 COUNT = 50
 DEATHS = 3

@@ -1,4 +1,4 @@
-"""Methods and records are described once, in their docstrings: the tables of the reference follow from them.
+"""Methods, records and errors are described once, in their docstrings: the reference follows from them.
 
 Run as a program, this module writes the tables anew.
 """
@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import lazaretto
+from lazaretto import errors
 from lazaretto.broker.repairs import Repair
 from lazaretto.dialogs import Dialogs
+from lazaretto.errors import LazarettoError
 
 from .test_option_tables import CLASSES as OPTIONS
 
@@ -31,6 +33,10 @@ CLASSES = {
         Dialogs,
     )
 }
+#: Errors of Python's that ours are, too.
+BUILT_IN = (LookupError, ValueError)
+#: Parameters of errors that are in their text.
+TEXTS = ("message", "text", "error")
 #: Records that the page describes by hand: some of their fields are not for users.
 MESSAGES = (lazaretto.Message, lazaretto.ReceivedMessage, lazaretto.PeekedMessage)
 #: Pages with more about a method, by its name, and by that of its class if others have one of that name.
@@ -43,6 +49,7 @@ MORE = {
     "Broker.sender": "forwarding.md#send-via-another-queue",
     "Broker.transaction": "transactions.md",
     "Dialogs.transaction": "dialogs.md#conversations",
+    "ExecutorNotReady": "spark-cluster.md#on-a-cluster",
     "claims": "spark-claims.md",
     "create_topic": "topics.md",
     "four_eyes": "access.md#four-eyes",
@@ -56,6 +63,7 @@ MORE = {
 }
 _TABLE = re.compile(r"(?<=<!-- methods of )(\w+)( -->\n)((?:\|.*\n)*)")
 _RECORDS = re.compile(r"(<!-- records -->\n)((?:\|.*\n)*)")
+_ERRORS = re.compile(r"(<!-- errors -->\n)((?:\|.*\n)*)")
 
 
 def members(cls: type[Any]) -> dict[str, Any]:
@@ -136,12 +144,32 @@ def table_of_records() -> str:
     return "\n".join(["| record | fields, or values |", "|---|---|", *rows]) + "\n"
 
 
+def row_of_error(error: type[LazarettoError]) -> str:
+    """Return the row of an error: its code, its default message, and what else a program can ask of it."""
+    summary, *_ = (inspect.getdoc(error) or "").splitlines()
+    parts = [summary.rstrip(".")]
+    if "__init__" in vars(error):
+        names = [name for name in inspect.signature(error).parameters if name not in TEXTS]
+        parts += [f"has {', '.join(f'`{name}`' for name in names)}"] if names else []
+    parts += [f"also a `{base.__name__}`" for base in error.__bases__ if base in BUILT_IN]
+    parts += ["retriable"] if error.retriable else []
+    more = f" [More]({MORE[error.__name__]})." if error.__name__ in MORE else ""
+    return f"| `{error.__name__}` | `{error.code}` | {'; '.join(parts)}.{more} |"
+
+
+def table_of_errors() -> str:
+    """Return the table of all errors, as the tree has them."""
+    tree = [v for v in vars(errors).values() if inspect.isclass(v) and issubclass(v, LazarettoError)]
+    return "\n".join(["| error | code | when |", "|---|---|---|", *map(row_of_error, tree)]) + "\n"
+
+
 def with_tables() -> str:
     """Return the page with its tables written anew."""
     page = _TABLE.sub(
         lambda match: f"{match[1]}{match[2]}{table_of(CLASSES[match[1]])}", PAGE.read_text("utf-8")
     )
-    return _RECORDS.sub(lambda match: f"{match[1]}{table_of_records()}", page)
+    page = _RECORDS.sub(lambda match: f"{match[1]}{table_of_records()}", page)
+    return _ERRORS.sub(lambda match: f"{match[1]}{table_of_errors()}", page)
 
 
 def test_tables_are_those_of_the_docstrings() -> None:

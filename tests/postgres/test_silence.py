@@ -213,9 +213,11 @@ def test_who_is_cut_off_within_sql_that_does_not_pause_holds_nobody_up(
         proxy.mute_behind, proxy.frozen_pairs = None, set()
         proxy.frozen.clear()
         thread.join(120)
-        assert [type(error) for error in errors] == [StoreUnavailable]
-        with pytest.raises(TransactionError):
-            held.execute("INSERT INTO never VALUES (1)", ())
+        # The answer has come by now, and that the transaction has ended is in what follows it.
+        assert errors == []
+        for kind in (StoreUnavailable, TransactionError):
+            with pytest.raises(kind):
+                held.execute("INSERT INTO never VALUES (1)", ())
         held.rollback()
         again = slow._store.exclusive(pauses=False)
         assert again.execute("SELECT to_regclass('never')", ()).fetchone() == (None,)

@@ -445,6 +445,34 @@ class TestSavepoints:
             tx.execute("INSERT INTO expenses VALUES (2, 2)")
         assert _expenses(broker) == [(2, 2)]
 
+    def test_sql_that_fails_around_it_undoes_itself_alone(self, broker: Broker, table: None) -> None:
+        def insert(number: int) -> None:
+            tx.execute(f"INSERT INTO expenses VALUES ({number}, {number})")
+
+        def fail() -> None:
+            with pytest.raises((sqlite3.IntegrityError, psycopg.IntegrityError)):
+                insert(1)
+
+        with broker.transaction() as tx:
+            insert(1)
+            fail()
+            outer = tx.savepoint()
+            fail()
+            insert(2)
+            inner = tx.savepoint()
+            insert(3)
+            fail()
+            inner.rollback()
+            fail()
+            insert(4)
+            outer.rollback()
+            outer.rollback()
+            insert(5)
+            tx.savepoint()
+            insert(6)
+            fail()
+        assert _expenses(broker) == [(1, 1), (5, 5), (6, 6)]
+
     def test_received_after_it_is_given_back_uncharged_by_the_commit(self, broker: Broker) -> None:
         send(broker, b"x")
         with broker.transaction() as tx:

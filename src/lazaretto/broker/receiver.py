@@ -242,6 +242,10 @@ class Receiver(MessageVerbs, Closing):
     def _waiting(self, attempt: Callable[[], Steps[T | None]], end: float | None) -> Steps[T | None]:
         """Return the steps of an attempt, repeated whenever there may be news, until `end`."""
         if self._place is None:
+            # Most find something at once, and need to know no place to wait at.
+            answer = yield from attempt()
+            if answer:
+                return answer
             self._place = yield Look(lambda tx: place_of(tx, self._path))
         # Any message, or any session, is what others may wait for; one session is not.
         alike = None if self._lock is not None or isinstance(self._wanted, str) else str(self._wanted is None)

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import psycopg
-from psycopg import errors, pq
+from psycopg import errors, generators, pq
+from psycopg.errors import error_from_result
 from psycopg.types.string import StrDumper
 
 from lazaretto.errors import (
@@ -35,6 +36,7 @@ from lazaretto.store.sql.rows import Cursor
 
 #: Plain numbers: what libpq says is asked at each commit.
 _BAD, _IDLE = int(pq.ConnStatus.BAD), int(pq.TransactionStatus.IDLE)
+_FAILED, _ROWS = int(pq.ExecStatus.FATAL_ERROR), int(pq.ExecStatus.TUPLES_OK)
 #: The server has ended a transaction, and undone it, because nothing came for too long.
 UNHEARD = "25P03"
 #: How the server's kinds of errors are ours, by the beginning of their codes; the longest one counts.
@@ -255,20 +257,22 @@ class PgConnection:
 
     def script(self, sql: str) -> list[tuple[Any, ...]]:
         """Run several statements in one round trip; return the rows of the last one that has any."""
-        cursor = self.raw.execute(sql.encode())
-        rows: list[tuple[Any, ...]] = []
-        while True:
-            if cursor.description is not None:
-                rows = cursor.fetchall()
-            if not cursor.nextset():
-                return rows
+        # A cursor would do much for each of the answers, most of which are to settings.
+        self._pg.send_query(sql.encode())
+        rows: pq.abc.PGresult | None = None
+        for result in self.raw.wait(generators.execute(self._pg)):
+            if result.status == _FAILED:
+                raise error_from_result(result)
+            if result.status == _ROWS:
+                rows = result
+        return [] if rows is None else self._pipeline.rows(rows)
 
     # -- a user's own SQL -------------------------------------------------------------------------
 
-    def begin_for_user(self, *, pauses: bool) -> None:
+    def begin_for_user(self, guard: str, *, pauses: bool) -> None:
         """Begin a transaction that is set as the user's role has it, but for what the commit needs.
 
-        `pauses`: the server may hear nothing of it for a while.
+        `guard`: what is run behind that. `pauses`: the server may hear nothing of it for a while.
         """
         beside = settings_beside_users(self._lock_timeout)
         path = ", ".join(part for part in (self.users_path.strip(), f'"{self.schema}"') if part)
@@ -278,7 +282,7 @@ class PgConnection:
         self.script(
             f"BEGIN ISOLATION LEVEL READ COMMITTED; {_RESET}{script(beside)}{self._writes}"
             f"{'' if pauses else script(SILENT_WRITERS, local=True)}"
-            f"SELECT pg_catalog.set_config('search_path', {self._quoted(path)}, true)"
+            f"SELECT pg_catalog.set_config('search_path', {self._quoted(path)}, true); {guard}"
         )
 
     def set_again(self) -> None:

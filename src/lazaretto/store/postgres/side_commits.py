@@ -20,7 +20,7 @@ from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.upkeep import Upkeep
 from lazaretto.store.postgres.user_commits import UserCommits, save_causes
-from lazaretto.store.postgres.user_sql import PgExclusive
+from lazaretto.store.postgres.user_sql import GUARD, PgExclusive
 from lazaretto.store.postgres.whole_commits import WholeCommits
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_transaction import WholeTransaction
@@ -128,7 +128,7 @@ class SideCommits(Store):
             with translating(self._where):
                 connection, _ = self._patience.begin(
                     lambda: self._readers.borrow_with(
-                        lambda c: c.begin_for_user(pauses=pauses), for_user=True
+                        lambda c: c.begin_for_user(GUARD, pauses=pauses), for_user=True
                     )
                 )
             commits = self._user_commits(connection)
@@ -152,7 +152,10 @@ class SideCommits(Store):
             return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
         plans = WholeCommits(self._commits, settings, plan, save_causes)
-        locked = self._transaction(connection, self._other_memory(connection), mark=mark)
+
+        def locked() -> Transaction:
+            return self._transaction(connection, self._other_memory(connection), mark=mark)
+
         return UserCommits(
             connection, self._commits, plans, locked, self._write_ranges, self._upkeep.end_silent_writers
         )

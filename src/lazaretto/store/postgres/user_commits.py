@@ -51,9 +51,9 @@ def save_causes(tx: Transaction) -> None:
 class UserCommits:
     """The commit of one transaction with the user's own SQL.
 
-    `plans` and `locked` work on its connection. `write_ranges` writes the range locks of some queues into
-    their messages, in a commit of its own. `end_silent` ends writers that hold the store's lock and are cut
-    off, and returns how many there were.
+    `plans` works on its connection, and so does what `locked` returns. `write_ranges` writes the range locks
+    of some queues into their messages, in a commit of its own. `end_silent` ends writers that hold the
+    store's lock and are cut off, and returns how many there were.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class UserCommits:
         connection: PgConnection,
         commits: Commits,
         plans: WholeCommits,
-        locked: Transaction,
+        locked: Callable[[], Transaction],
         write_ranges: Callable[[Collection[int]], None],
         end_silent: Callable[[], int],
     ) -> None:
@@ -84,7 +84,7 @@ class UserCommits:
             self._connection.script(_GO_BACK)
             if not again:
                 break
-        return self._commit_locked(operation), self._locked.context
+        return self._commit_locked(operation)
 
     def _commit_whole(self, ticket: Ticket) -> tuple[CommitContext | None, bool]:
         """Commit in one round trip; return what follows, or else whether another attempt may succeed."""
@@ -110,9 +110,9 @@ class UserCommits:
             ticket.answer = ticket.later()
         return whole, False
 
-    def _commit_locked(self, operation: Operation[T]) -> T:
-        """Commit as the one writer of the store."""
-        connection, tx = self._connection, self._locked
+    def _commit_locked(self, operation: Operation[T]) -> tuple[T, CommitContext]:
+        """Commit as the one writer of the store; return as `run` does."""
+        connection, tx = self._connection, self._locked()
         while True:
             try:
                 _, now, claimed = self._commits.lock(connection)
@@ -128,4 +128,4 @@ class UserCommits:
         save_causes(tx)
         # Whatever the user's own statements did counts as a change.
         self._commits.finish(connection, connection.total_changes - 1)
-        return answer
+        return answer, tx.context

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -71,6 +71,46 @@ class _OneStatement(psycopg.Cursor[Any]):
         super()._execute_send(query, force_extended=True, binary=binary)
 
 
+#: Each statement has a savepoint before it: if it fails, that must not end the transaction.
+GUARD: Final = "SAVEPOINT statement"
+_UNGUARD: Final = "RELEASE statement"
+
+
+class _StatementGuard:
+    """A connection on which a statement of the user's has a savepoint before it.
+
+    The savepoint of one goes with the round trip that sets the next one, or that of the user's own.
+    """
+
+    def __init__(self, connection: PgConnection) -> None:
+        self._connection = connection
+        #: Whether there is a savepoint, and whether a statement has run behind it.
+        self._is_open = True
+        self._is_full = False
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connection.in_transaction
+
+    def execute(self, sql: str, /) -> None:
+        """Run a command about a savepoint of the user's own."""
+        self._connection.script(f"{_UNGUARD}; {sql}" if self._is_open else sql)
+        self._is_open = False
+
+    def guard(self) -> None:
+        """Set a savepoint before a statement that comes next."""
+        if not self._is_open:
+            self._connection.script(GUARD)
+        elif self._is_full:
+            self._connection.script(f"{_UNGUARD}; {GUARD}")
+        self._is_open = self._is_full = True
+
+    def undo(self) -> None:
+        """Undo the statement that ran last."""
+        self._connection.script("ROLLBACK TO statement")
+        self._is_full = False
+
+
 class PgExclusive(Exclusive):
     """One transaction on the server with the user's own SQL, until `commit` or `rollback`.
 
@@ -88,7 +128,8 @@ class PgExclusive(Exclusive):
         translate: Callable[[psycopg.Error], LazarettoError],
         ended: Callable[[PgConnection, CommitContext | None], None],
     ) -> None:
-        super().__init__(connection, opener)
+        self._guard = _StatementGuard(connection)
+        super().__init__(self._guard, opener)
         self._connection = connection
         self._commits = commits
         self._translate = translate
@@ -102,17 +143,14 @@ class PgExclusive(Exclusive):
             raise TransactionError(f"SQL within a transaction cannot {refused}")
         raw = self._connection.raw
         try:
-            # A statement that fails must not end the transaction with it.
-            self._connection.execute("SAVEPOINT statement")
+            self._guard.guard()
             # Without parameters % is no more than a character.
-            cursor = _OneStatement(raw).execute(sql.encode(), parameters or None)
-            self._connection.execute("RELEASE statement")
+            return _OneStatement(raw).execute(sql.encode(), parameters or None)
         except psycopg.Error as error:
             if raw.closed:
                 raise self._translate(error) from error
-            self._connection.execute("ROLLBACK TO statement")
+            self._guard.undo()
             raise
-        return cursor
 
     def _run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
         return self._commits.run(operation)

@@ -56,8 +56,7 @@ class WholeContext(PgContext):
         identity: Identity,
         mark: DueMark,
     ) -> None:
-        names = {statement.sql: statement.names for statement in dialect.statements.values()}
-        self.plan = Plan(names, self._ask)
+        self.plan = Plan(dialect.names, self._ask)
         super().__init__(self.plan, dialect, memory, identity, mark)
         self.settings = settings
         self._reader = connection

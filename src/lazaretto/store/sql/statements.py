@@ -66,7 +66,7 @@ class RowStatement:
             execute(self.text(rows), values[start * width : (start + rows) * width])
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class Dialect:
     """Differences between databases: the queries' texts, and how they take a list of numbers."""
 
@@ -85,6 +85,11 @@ class Dialect:
             {name: RowStatement(queries[name], place) for name in rows},
             ids,
         )
+
+    @functools.cached_property
+    def names(self) -> Mapping[str, Sequence[str]]:
+        """The names of a query's parameters, by its text."""
+        return {statement.sql: statement.names for statement in self.statements.values()}
 
     def text(self, name: str) -> str:
         """Return the text of a query that takes no rows."""

@@ -14,10 +14,11 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+
+from contrib.site import CLONED, source_address
 
 _ROOT = Path(__file__).parents[1]
 _DIST = _ROOT / "dist"
@@ -76,8 +77,7 @@ def faults_of_source(source: Path) -> Iterator[str]:
 
 def build(uv: str) -> tuple[Path, Path]:
     """Build the wheel and the source distribution from a copy of what git has; return both."""
-    project = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
-    source = project["urls"]["Source"]
+    source = source_address()
     if ".example/" in source:
         print(f"note: {source} is a placeholder; set it in pyproject.toml before a real release")
     for old in _DIST.glob("lazaretto-*"):
@@ -88,7 +88,8 @@ def build(uv: str) -> tuple[Path, Path]:
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(_ROOT / path, copy)
         readme = Path(name, "README.md")
-        readme.write_text(_RELATIVE.sub(rf"]({source}/\1)", readme.read_text()))
+        text = readme.read_text().replace(CLONED, source)
+        readme.write_text(_RELATIVE.sub(rf"]({source}/\1)", text))
         _run(uv, "build", "--quiet", "--out-dir", _DIST, name)
     (wheel,), (archive,) = _DIST.glob("*.whl"), _DIST.glob("*.tar.gz")
     print(f"built {archive.name} and {wheel.name}")

@@ -38,7 +38,15 @@ _DOORS = (
     ("HTTP and console", "Any language by HTTP; failures, causes and repairs in a browser.", "http-api"),
     ("Spark", "Each row in isolation; what fails is set aside, repaired, and comes back.", "spark"),
 )
+#: What the README clones; the source's address takes its place where the README is published.
+CLONED = "<this repository>"
 _LINK = re.compile(r"\]\((?!https?://|#)([^)#]+)(#[^)]*)?\)")
+
+
+def source_address() -> str:
+    """Return where the source is: pyproject.toml is the one place that says it."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    return str(project["urls"]["Source"])
 
 
 def front_page(readme: str) -> str:
@@ -59,7 +67,7 @@ def retarget(page: str, folder: str, names: dict[str, str], source: str) -> str:
         to = names.get(path, f"{source}/{path}")
         return f"]({to}{link[2] or ''})"
 
-    return _LINK.sub(target, page)
+    return _LINK.sub(target, page.replace(CLONED, source))
 
 
 def main(folder: str) -> None:
@@ -68,7 +76,7 @@ def main(folder: str) -> None:
     shutil.rmtree(site, ignore_errors=True)
     (site / "docs").mkdir(parents=True)
     project = tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    source = project["urls"]["Source"]
+    source = source_address()
     pages = {f"docs/{path.name}": path.name for path in (_ROOT / "docs").glob("*.md")}
     pages |= {path: f"{name}.md" for name, path in _OUTSIDE.items()}
     listed = {f"{name}.md" for names in _TABS.values() for name in names.split()}

@@ -21,5 +21,7 @@ def test_every_page_has_its_place_and_every_link_its_target(tmp_path: Path) -> N
 def test_the_front_page_tells_the_story_and_names_the_doors(tmp_path: Path) -> None:
     site.main(str(tmp_path / "site"))
     front = (tmp_path / "site" / "docs" / "index.md").read_text("utf-8")
+    source = site.source_address()
+    assert f"git clone {source} && pip install" in front
     for part in ("## Poison a queue in ten lines", "](service-bus-clients.md)", "## When not to use it"):
         assert part in front

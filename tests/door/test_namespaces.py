@@ -223,3 +223,10 @@ def test_each_name_of_a_key_makes_a_namespace_if_asked_for(config: Path) -> None
             send(named, "q", name)
             assert peeked(named, "q") == [name]
         assert peeked(text, "q") == []
+
+
+def test_a_page_of_another_site_makes_no_namespace(config: Path) -> None:
+    with emulated("--config", str(config), "--namespaces") as emulator:
+        for headers in ({"Host": "site.example"}, {"Host": "a.localhost", "Origin": "https://site.example"}):
+            assert emulator.request("GET", "/q", headers=headers).status == 401
+        assert [one["name"] for one in emulator.control("GET", "namespaces").json] == [""]

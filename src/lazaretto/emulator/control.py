@@ -16,7 +16,6 @@ from lazaretto.model.loopback import host_name
 from lazaretto.servicebus.atom.application import admit
 from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
-from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.http import CONSOLE, CONTROL
 from lazaretto.servicebus.signatures import Right, policy_of
@@ -91,8 +90,7 @@ class Control:
             door = namespace.door
             grants = Grants(door.keys, door.guard, seat_of(scope))
             seen = grants.sees
-            if not door.keys.wanted:
-                check_page(headers, any_host=door.insecure, host_names=door.host_names)
+            door.check_page(headers)
             if self._consoles is not None and f"{scope['path']}/".startswith(f"{CONSOLE}/"):
                 grants.know()
                 pages = self._consoles.of(namespace, host_name(headers.get("host", "")))

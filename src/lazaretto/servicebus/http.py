@@ -8,7 +8,7 @@ from lazaretto.servicebus import web_socket
 from lazaretto.servicebus.atom import Administration
 from lazaretto.servicebus.rest import Messages, wish_of
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import policy_of
+from lazaretto.servicebus.signatures import Unauthorized, policy_of
 from lazaretto.serving.http import Application, HttpServer, Receive, Scope, Send
 
 #: Where an emulator is controlled: no queue can have such a name.
@@ -38,6 +38,10 @@ def http_server(door: Door, control: Application | None = None) -> HttpServer:
 
 async def door_of(door: Door, scope: Scope) -> Door:
     """Return the door of the namespace that a request means."""
-    headers = dict(scope["headers"])
-    host, token = (headers.get(name, b"").decode("latin-1") for name in (b"host", b"authorization"))
-    return await door.of(host, policy_of(token))
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+    try:
+        door.check_page(headers)
+    except Unauthorized:
+        # Any door refuses it, and for it none is made.
+        return door
+    return await door.of(headers.get("host", ""), policy_of(headers.get("authorization", "")))

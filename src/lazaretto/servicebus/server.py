@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
@@ -20,6 +20,7 @@ from lazaretto.model.limits import Tier
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.servicebus.amqp import Link
 from lazaretto.servicebus.answers import Settlement, verb_of
+from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.keys import Keys
 from lazaretto.servicebus.limits import DoorLimits
@@ -245,6 +246,11 @@ class Door:
         self._settlers: dict[str, AsyncReceiver] = {}
         self._settlings: dict[str, Settling] = {}
         self._sleepers: set[asyncio.Future[None]] = set()
+
+    def check_page(self, headers: Mapping[str, str]) -> None:
+        """Raise Unauthorized for a request of another host's page, which no key would keep out."""
+        if not self.keys.wanted:
+            check_page(headers, any_host=self.insecure, host_names=self.host_names)
 
     async def of(self, host: str, key_name: str) -> Door:
         """Return the door that a client means by the host that it asks for and the name of its key."""

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.peer import Peer
 from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Unauthorized
@@ -151,8 +150,7 @@ def _welcome(door: Door, scope: Scope) -> bool:
         return False
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     try:
-        if not door.keys.wanted:
-            check_page(headers, any_host=door.insecure, host_names=door.host_names)
+        door.check_page(headers)
     except Unauthorized:
         return False
     return True

@@ -13,7 +13,6 @@ from lazaretto.servicebus.atom import administration, feeds
 from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
 from lazaretto.servicebus.atom.resources import resource_of
 from lazaretto.servicebus.exchange import body_of, send_answer
-from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.server import Door
 from lazaretto.servicebus.signatures import Grant, Right, Unauthorized
@@ -71,8 +70,7 @@ class Administration:
     ) -> administration.Answer:
         # What is left of a body would be taken for the next request.
         body = await body_of(receive, _LARGEST)
-        if not self._door.keys.wanted:
-            check_page(headers, any_host=self._door.insecure, host_names=self._door.host_names)
+        self._door.check_page(headers)
         resource = resource_of(scope["path"])
         # Clients sign for all of it: a list, or a rule of a subscription.
         actor, grant = await admit(

@@ -19,7 +19,6 @@ from lazaretto.servicebus.atom import feeds
 from lazaretto.servicebus.atom.application import admit
 from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
-from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.rest.fields import BATCH, headers_of, message_of, messages_of, type_of
 from lazaretto.servicebus.rest.resources import Act, Wish
@@ -69,8 +68,7 @@ class Messages:
     async def _answer(self, wish: Wish, scope: Scope, receive: Receive, grants: Grants) -> _Answer:
         headers = spelled_headers(scope)
         named = {name.lower(): value for name, value in headers}
-        if not self._door.keys.wanted:
-            check_page(named, any_host=self._door.insecure, host_names=self._door.host_names)
+        self._door.check_page(named)
         right = Right.SEND if wish.act is Act.SEND else Right.LISTEN
         await admit(grants, wish.path, right, named.get("authorization", ""))
         self._door.guard.refuse_new_work()

@@ -17,7 +17,7 @@ from lazaretto.spark import row_task
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import RowOrigins
 from lazaretto.spark.row_task import QuarantineSettings, RowTask
-from lazaretto.spark.sandbox_handler import pack_result, unpack_results
+from lazaretto.spark.sandbox_handler import PROBLEM_AT, pack_result, unpack_results
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.source_rows import RowSetup
 from lazaretto.spark.task_settings import TaskSettings
@@ -53,14 +53,37 @@ def test_times_are_those_of_arrow(zone: str | None, is_plain: bool) -> None:
     layout = RowLayout(frame.schema.serialize().to_pybytes(), "body", ("at",))
     assert layout.is_plain is is_plain
     setup = RowSetup(Handler("work", handle), layout.schema.names, layout.times, pickled=not is_plain)
-    read = pickle.loads(pickle.dumps(setup)).reader()
-    values = zip(*layout.values_of(frame)[0], strict=True)
-    rows = [read((False, False, None, None, *one))[0] for one in values]
+    sent = pickle.loads(pickle.dumps(setup))
+    facts = [[value] * frame.num_rows for value in (False, False, None, None)]
+    read = sent.reader()
+    rows = [read(item)[0] for item in sent.joiner()([*facts, *layout.values_of(frame)[0]])]
     columns = {name: [row[name] for row in rows] for name in frame.schema.names}
     assert columns == frame.to_pydict()
     for row, moment in zip(rows, frame.column("at").to_pylist(), strict=True):
         if moment is not None:
             assert (row.at.utcoffset(), row.at.fold) == (moment.utcoffset(), moment.fold)
+
+
+def test_a_time_that_python_has_not_spoils_its_row_alone_where_times_are_numbers() -> None:
+    late = 9_000 * 366 * 86_400 * 1_000_000
+    at = pa.array([0, late, None, -late, 0], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    frame = pa.RecordBatch.from_arrays([pa.array([b"x"] * len(at)), at], names=["body", "at"])
+    layout = RowLayout(frame.schema.serialize().to_pybytes(), "body", ("at",))
+    assert layout.is_plain
+    setup = RowSetup(Handler("work", handle), layout.schema.names, layout.times)
+    facts: list[list[Any]] = [
+        [False] * len(at),
+        [False] * len(at),
+        [None, None, "no JSON", None, None],
+        [None] * len(at),
+    ]
+    items = list(setup.joiner()([*facts, *layout.values_of(frame)[0]]))
+    beyond = "a time before the year 1 or after 9999 - at `$.at`"
+    assert [item[PROBLEM_AT] for item in items] == [None, beyond, "no JSON", beyond, None]
+    assert items[0][-1].at == datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    effects, _ = setup.call()(items[1])
+    assert effects is not None
+    assert effects.verdict == "invalid"
 
 
 @pytest.mark.parametrize("moment", [moment for moment in MOMENTS if moment is not None])
@@ -88,7 +111,7 @@ def test_a_time_that_python_has_not_spoils_its_row_alone() -> None:
     assert len(rows) == frame.num_rows
     row = frame.slice(1, 1)
     origin = RowOrigins(layout).of(row)
-    message = layout.message_of(row, origin.columns, origin.text)
+    message = layout.message_of(row, origin.others, origin.columns, origin.text)
     assert message.body == b"y"
     with pytest.raises(ValueError, match="is damaged"):
         layout.row_of(message.body, message.headers)

@@ -28,6 +28,7 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.isolation.columns import JOIN
 from lazaretto.isolation.coroutines import Crew, DeadlineExceeded
 from lazaretto.isolation.memory import (
     AT_ONCE,
@@ -286,7 +287,7 @@ class Child:
         """Run the items, or so many of them; return the first that was not run."""
         numbers = self._numbers
         self._cut = False
-        items = get_items(self._items, size)[:most]
+        items = get_items(self._items, size, getattr(function, JOIN, None))[:most]
         last, end = len(items), 0
         self._left = enumerate(items)
         del items

@@ -6,6 +6,9 @@ import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
+#: The attribute of a sandbox's function that makes items of columns, of all those of a round at once.
+JOIN = "join"
+
 
 class Blobs(Sequence[bytes]):
     """Bytes that stand one behind the other: all of them are copied at once.

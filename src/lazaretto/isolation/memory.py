@@ -9,7 +9,7 @@ import mmap
 import os
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from lazaretto.isolation.columns import Blobs, Columns
@@ -188,8 +188,10 @@ def put_items(segment: Segment, items: Sequence[Any]) -> int:
     return segment.put(end, marshal.dumps(written, 2))
 
 
-def get_items(segment: Segment, size: int) -> list[Any]:
-    """Return the items, bytes or tuples."""
+def get_items(
+    segment: Segment, size: int, join: Callable[[Sequence[Sequence[Any]]], Iterable[Any]] | None = None
+) -> list[Any]:
+    """Return the items, bytes or tuples. `join`: makes items of Columns, by default tuples."""
     data = segment.map
     (start,) = _START.unpack_from(data)
     with memoryview(data) as whole, whole[start:size] as written:
@@ -200,7 +202,7 @@ def get_items(segment: Segment, size: int) -> list[Any]:
         [data[begin:end] for begin, end in itertools.pairwise(column)] if type(column) is tuple else column
         for column in items
     ]
-    return list(zip(*columns, strict=True))
+    return list(zip(*columns, strict=True) if join is None else join(columns))
 
 
 def put_record(segment: Segment, offset: int, record: Record) -> int:

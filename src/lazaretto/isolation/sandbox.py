@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import os
 import signal
 import sys
@@ -215,13 +217,12 @@ class Sandbox(Closing):
             return
         most = 1 if self._alone else _MOST_ITEMS
         self._alone = max(0, self._alone - 1)
-        end, size = first, 0
-        while end < len(items) and end - first < most and (size < ROUND or end == first):
-            size += len(items[end]) if sizes is None else sizes[end]
-            end += 1
-        if end - first > 1 and size > ROUND:
-            end -= 1
-        self._count = end - first
+        if sizes is None:
+            sizes = [len(item) for item in items[first : first + most]]
+        else:
+            sizes = sizes[first : first + most]
+        self._count = max(1, bisect.bisect_right([*itertools.accumulate(sizes)], ROUND))
+        end = first + self._count
         sent = put_items(self._items, items[first:end])
         numbers = self._numbers
         numbers[END] = numbers[NEXT] = numbers[LEAVES] = numbers[STOP] = numbers[AT_ONCE] = numbers[STEPS] = 0

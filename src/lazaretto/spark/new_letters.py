@@ -99,6 +99,9 @@ def _divided(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
     """Return properties that a message can have, and those that it cannot."""
     fit: dict[str, Any] = {}
     unfit: dict[str, Any] = {}
+    # Nearly all can have all of them.
+    if _is_fit(properties=properties):
+        return dict(properties), unfit
     for name, value in properties.items():
         (fit if _is_fit(properties={name: value}) else unfit)[name] = value
     return fit, unfit

@@ -22,10 +22,13 @@ from lazaretto.spark.message_items import blobs_of
 from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
 from lazaretto.spark.plain_values import plain
 from lazaretto.spark.result_values import rows_of
+from lazaretto.spark.source_rows import beyond_text
 from lazaretto.store.records.messages import NewMessage
 
 #: The property with a row's columns besides its body, as a stream of Arrow's.
 COLUMNS = "lazaretto.columns"
+#: The place of a row in a batch of one, and how a stream of Arrow's ends.
+_FIRST, _END = pa.array([0]), b"\xff\xff\xff\xff" + bytes(4)
 #: Values that are properties, too, so that people see and search them, and their longest text.
 _SIMPLE, _LONGEST = (bool, int, float, str, datetime.datetime), 1024
 
@@ -139,11 +142,18 @@ class RowLayout:
         return [_session_of(value) for value in values_in(rows.column(self.session), self.session, {})]
 
     def message_of(
-        self, row: pa.RecordBatch, origin: Mapping[str, Any], text: str, session: str | None = None
+        self,
+        row: pa.RecordBatch,
+        others: bytes,
+        origin: Mapping[str, Any],
+        text: str,
+        session: str | None = None,
     ) -> NewMessage:
-        """Return a row, a batch of one, as a message that nothing is lost in. `text`: its origin in one."""
-        own = row.select(self.schema.names)
-        values = {name: value_of(own.column(name)) for name in own.schema.names}
+        """Return a row, a batch of one, as a message that nothing is lost in.
+
+        `others`: what stands beside its body; `text`: its origin in one.
+        """
+        values = {name: value_of(row.column(name)) for name in self.schema.names}
         simple = {
             name: value
             for name, value in values.items()
@@ -157,9 +167,20 @@ class RowLayout:
         if self.body is None or not self.others.names:
             return message
         headers = decode_headers(message.headers) if message.headers is not None else Headers()
-        more = {**headers.properties, COLUMNS: encoded_row(own.select(self.others.names))}
+        more = {**headers.properties, COLUMNS: others}
         headers = msgspec.structs.replace(headers, properties=more)
         return msgspec.structs.replace(message, headers=encode_headers(headers))
+
+    def others_of(self, row: pa.RecordBatch) -> bytes:
+        """Return what stands beside the body of a row, a batch of one, as a stream of Arrow's."""
+        # Copied: of a slice, what stands beside it would be written, too.
+        batch: bytes = row.select(self.others.names).take(_FIRST).serialize().to_pybytes()
+        return self._head + batch + _END
+
+    @functools.cached_property
+    def _head(self) -> bytes:
+        head: bytes = self.others.serialize().to_pybytes()
+        return head
 
     # -- a message as a row ----------------------------------------------------------------------
 
@@ -207,7 +228,7 @@ def values_in(column: pa.Array, name: str, problems: dict[int, str]) -> list[Any
                 values.append(one.as_py())
             except (ValueError, OverflowError):
                 values.append(None)
-                problems[place] = f"a time before the year 1 or after 9999 - at `$.{name}`"
+                problems[place] = beyond_text(name)
         return values
 
 
@@ -235,17 +256,6 @@ def _one(value: Any, field: pa.Field) -> pa.Array:
     except MISFITS as error:
         # Of another schema of the source, or whoever may send to the queue has made it.
         raise ValueError(f"the value does not fit {field.type}: {error} - at `$.{field.name}`") from None
-
-
-def encoded_row(row: pa.RecordBatch) -> bytes:
-    """Return a row, a batch of one, as a stream of Arrow's."""
-    # Copied: of a slice, what stands beside it would be written, too.
-    row = row.take(pa.array([0]))
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, row.schema) as writer:
-        writer.write(row)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 def _decoded(columns: bytes) -> dict[str, Any]:

@@ -11,26 +11,29 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazaretto.spark.row_layout import RowLayout, as_property, encoded_row, value_of, values_in
+from lazaretto.spark.row_layout import RowLayout, as_property, value_of, values_in
 
 #: Columns of ours that say where a row of a file came from.
 FILE, BLOCK = "lazaretto_file", "lazaretto_block"
 
 #: How they are called where people see them.
 _SHOWN = {FILE: "file", BLOCK: "block"}
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclasses.dataclass(frozen=True)
 class RowOrigin:
     """The place that a row came from, by columns and as text.
 
-    `place`: its id; `content`: that of the place and of what the row was.
+    `place`: its id; `content`: that of the place and of what the row was. `others`: what stands beside its
+    body, as a stream of Arrow's.
     """
 
     columns: Mapping[str, Any]
     text: str
     place: str
     content: str
+    others: bytes
 
     @property
     def number(self) -> int:
@@ -40,13 +43,12 @@ class RowOrigin:
 
 def origin_texts(layout: RowLayout, rows: pa.RecordBatch) -> list[str]:
     """Return where each row came from, as JSON: of lines of a file, its path and where their block begins."""
-    names = [_SHOWN.get(name, name) for name in layout.origin]
     columns = [values_in(rows.column(name), name, {}) for name in layout.origin]
-    places = zip(*columns, strict=True)
-    return [
-        msgspec.json.encode(dict(zip(names, map(as_property, place), strict=True))).decode()
-        for place in places
-    ]
+    return [_text_of(dict(zip(layout.origin, place, strict=True))) for place in zip(*columns, strict=True)]
+
+
+def _text_of(columns: Mapping[str, Any]) -> str:
+    return _encode({_SHOWN.get(name, name): as_property(value) for name, value in columns.items()}).decode()
 
 
 class RowOrigins:
@@ -59,17 +61,22 @@ class RowOrigins:
     def of(self, row: pa.RecordBatch) -> RowOrigin:
         """Return where a row, a batch of one, came from."""
         columns: dict[str, Any] = {name: value_of(row.column(name)) for name in self._layout.origin}
+        text = _text_of(columns)
         count = 0
-        encoded = encoded_row(row.select(self._layout.schema.names))
+        others = self._layout.others_of(row)
+        body = (
+            None if self._layout.body is None else row.column(self._layout.body).cast(pa.binary())[0].as_py()
+        )
+        # None is not as an empty one.
+        content = others + (b"\0" if body is None else b"\1" + body)
         if FILE in columns:
-            digest = hashlib.sha256(encoded).hexdigest()[:32]
+            digest = hashlib.sha256(content).hexdigest()[:32]
             columns = {"file": columns[FILE], "block": columns[BLOCK], "digest": digest}
             where = tuple(columns.values())
             count = self._equal[where]
             self._equal[where] += 1
-        place = msgspec.json.encode({**{name: as_property(v) for name, v in columns.items()}, "n": count})
-        (text,) = origin_texts(self._layout, row)
-        return RowOrigin(columns, text, _id("origin", place), _id("row", place + encoded))
+        place = _encode({**{name: as_property(v) for name, v in columns.items()}, "n": count})
+        return RowOrigin(columns, text, _id("origin", place), _id("row", place + content), others)
 
 
 def _id(kind: str, data: bytes) -> str:

@@ -265,7 +265,7 @@ def _other_row(layout: RowLayout, row: pa.RecordBatch, staged: StagedRow, origin
     if layout.session is not None:
         # One that is of nobody's has nothing before it.
         session = layout.sessions_of(row)[0] or origin.content
-    message = layout.message_of(row, origin.columns, origin.text, session)
+    message = layout.message_of(row, origin.others, origin.columns, origin.text, session)
     return OtherRow(message, staged, origin.place, origin.content)
 
 

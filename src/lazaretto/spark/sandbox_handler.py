@@ -6,13 +6,13 @@ import datetime
 import marshal
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lazaretto.broker.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.errors import InvalidMessage, TransactionError
 from lazaretto.host.handler_calls import SandboxSetup
-from lazaretto.isolation import Columns, FailedResult
+from lazaretto.isolation import JOIN, Columns, FailedResult
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.observe.traces import within
@@ -20,6 +20,8 @@ from lazaretto.spark.plain_values import UnfitValue, plain
 
 #: Bytes of results after which a sandbox leaves the rest of its batch for later.
 MOST_HELD = 16 * 1024 * 1024
+#: What a context tells of the first attempt at what is no message.
+FIRST = ReceivedMessage(0, b"", "", 0, None, None, None, 1, 0, 0, 0, None, None, None)
 #: What stands for the result of a message that was left for later.
 LATER = b"l"
 #: A message as the sandbox is given it: whether it is the first of its batch, whether messages of the batch
@@ -52,23 +54,33 @@ class HandlerSetup(SandboxSetup):
             if problem is not None:
                 return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
             given, message = given_of(item)
-            past = Past(0) if message.deliveries > 1 else None
-            with within(message):
-                effects = call(given, past, message)
+            if message is None:
+                effects = call(given, None, FIRST)
+            else:
+                past = Past(0) if message.deliveries > 1 else None
+                with within(message):
+                    effects = call(given, past, message)
             if effects is not None and effects.statements:
                 raise TransactionError("a handler cannot run its own SQL in a Spark pipeline")
             return effects, call.returned
 
         return run
 
-    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage]]:
-        """Return what makes of an item what the handler is given, and the message its context tells of."""
+    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage | None]]:
+        """Return what makes of an item what the handler is given, and the message its context tells of.
 
-        def read(item: Item) -> tuple[Any, ReceivedMessage]:
+        None: of the first attempt at what is no message.
+        """
+
+        def read(item: Item) -> tuple[Any, ReceivedMessage | None]:
             message = ReceivedMessage(*item[FIELDS:])
             return message, message
 
         return read
+
+    def joiner(self) -> Callable[[Sequence[Sequence[Any]]], Iterable[Item]]:
+        """Return what makes items of columns."""
+        return lambda columns: zip(*columns, strict=True)
 
     def __call__(self) -> Callable[[Item], bytes | None]:
         run = self.call()
@@ -88,6 +100,7 @@ class HandlerSetup(SandboxSetup):
             # The rest of its session must wait: who goes on is decided outside.
             return packed if effects is None or effects.failure is None else FailedResult(packed)
 
+        setattr(run_item, JOIN, self.joiner())
         return run_item
 
 

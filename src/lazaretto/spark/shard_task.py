@@ -89,7 +89,7 @@ class ShardTask:
         self._base = base
         self._inline = self._sandbox = None
         if settings.inline and mark is None and isinstance(settings.setup, HandlerSetup):
-            self._inline = settings.setup.call()
+            self._inline, self._join = settings.setup.call(), settings.setup.joiner()
         else:
             self._sandbox = settings.sandbox()
         self._completed: list[int] = []
@@ -265,16 +265,14 @@ class ShardTask:
 
         def is_over(verdicts: list[Verdict]) -> bool:
             nonlocal held
-            if verdicts.count(DONE) == len(verdicts):
+            others = [at for at, verdict in enumerate(verdicts) if verdict is not DONE]
+            if not others:
                 ends.extend([SIMPLY] * len(verdicts))
                 return False
             # A process that takes over knows nothing of what the one before it held or left for later.
-            ran = [*itertools.takewhile(lambda one: one.status is not Status.NOT_RUN, verdicts)]
-            results = [verdict.result for verdict in ran]
-            if LATER in results:
-                del ran[results.index(LATER) :]
+            ran = verdicts[: next((at for at in others if _is_left(verdicts[at])), None)]
             ends.extend(ends_of(ran))
-            held += sum(len(one) for one in results if one is not None)
+            held += sum(len(result) for at in others if (result := verdicts[at].result) is not None)
             return len(ran) < len(verdicts) or held >= MOST_HELD
 
         self._sandbox.run(as_batch(items), stop_on_failure=in_order, is_over=is_over)
@@ -284,7 +282,7 @@ class ShardTask:
         assert self._inline is not None
         ends: list[tuple[Ended, Any]] = []
         held = 0
-        for one in items:
+        for one in self._join(items.columns):
             try:
                 effects, result = self._inline(one)
                 result = plain_result(result)
@@ -416,3 +414,8 @@ class ShardTask:
             "began": self._began,
             "ended": time.time_ns() if self._began is not None else None,
         }
+
+
+def _is_left(verdict: Verdict) -> bool:
+    """Return whether a message was not run, or was left for later."""
+    return verdict.status is Status.NOT_RUN or verdict.result == LATER

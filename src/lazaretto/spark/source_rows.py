@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import collections
 import datetime
+import functools
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from lazaretto.host.handlers import Handler
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.spark.sandbox_handler import HandlerSetup, Item, moments_in
 
-#: In an item: the fields of the message that a row came back as, and behind them the row's values, or one:
-#: all of them pickled.
-FACTS, VALUES = 3, 4
-#: What a context tells of a row of the source: its first attempt.
-_FIRST = ReceivedMessage(0, b"", "", 0, None, None, None, 1, 0, 0, 0, None, None, None)
+#: In an item: the fields of the message that a row came back as, and the row.
+FACTS, ROW = 3, 4
 
 
 class Row(tuple[Any, ...]):
@@ -76,26 +74,57 @@ class RowSetup(HandlerSetup):
     def key(self) -> object:
         return super().key, self._names, self._times, self._is_pickled
 
-    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage]]:
-        kind, is_pickled = _kind(self._names), self._is_pickled
-        times = [(at, moments_in(zone)) for at, zone in self._times]
-
-        def read(item: Item) -> tuple[Any, ReceivedMessage]:
+    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage | None]]:
+        def read(item: Item) -> tuple[Any, ReceivedMessage | None]:
             facts = item[FACTS]
-            message = _FIRST if facts is None else ReceivedMessage(*facts)
-            if is_pickled:
-                # From our own worker.
-                return kind(pickle.loads(item[VALUES])), message  # noqa: S301
-            values = item[VALUES:]
-            if times:
-                changed = list(values)
-                for at, moment in times:
-                    if changed[at] is not None:
-                        changed[at] = moment(changed[at])
-                return kind(changed), message
-            return kind(values), message
+            return item[ROW], None if facts is None else ReceivedMessage(*facts)
 
         return read
+
+    def joiner(self) -> Callable[[Sequence[Sequence[Any]]], Iterable[Item]]:
+        names = self._names
+        make = functools.partial(tuple.__new__, _kind(names))
+        times = [(at, moments_in(zone)) for at, zone in self._times]
+
+        def join(columns: Sequence[Sequence[Any]]) -> Iterable[Item]:
+            begins, in_order, problems, facts, *values = columns
+            if self._is_pickled:
+                # From our own worker.
+                rows: Iterable[Any] = map(pickle.loads, values[0])
+            else:
+                for at, moment in times:
+                    values[at], beyond = _moments(values[at], moment)
+                    if beyond:
+                        text = beyond_text(names[at])
+                        pairs = zip(problems, beyond, strict=True)
+                        problems = [text if is_beyond else problem for problem, is_beyond in pairs]
+                rows = zip(*values, strict=True)
+            return zip(begins, in_order, problems, facts, map(make, rows), strict=True)
+
+        return join
+
+
+def beyond_text(name: str) -> str:
+    """Return what is wrong with a row that has a time which Python has not."""
+    return f"a time before the year 1 or after 9999 - at `$.{name}`"
+
+
+def _moments(
+    column: Sequence[int | None], moment: Callable[[int], datetime.datetime]
+) -> tuple[list[datetime.datetime | None], list[bool]]:
+    """Return a column of times, and which of them Python has not, if there are any."""
+    times: dict[int | None, datetime.datetime | None] = {None: None}
+    beyond = set()
+    # Many rows of a source come at the same time.
+    for one in set(column):
+        if one is None:
+            continue
+        try:
+            times[one] = moment(one)
+        except (ValueError, OverflowError):
+            times[one] = None
+            beyond.add(one)
+    return [times[one] for one in column], [one in beyond for one in column] if beyond else []
 
 
 def _kind(names: tuple[str, ...]) -> type[Row]:

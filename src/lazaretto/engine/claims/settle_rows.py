@@ -12,7 +12,7 @@ from lazaretto.engine.claims.consumers import ClaimOperation, identified, requir
 from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.settle_claims import SettleClaims, StagedRow, settlement_of
 from lazaretto.engine.log import note
-from lazaretto.engine.messages.settle import settle_row
+from lazaretto.engine.messages.settle import Settlement, settle_row
 from lazaretto.errors import ClaimFenced, InvalidOption
 from lazaretto.model.entities import EntityPath, PoisonSession, QueueOptions
 from lazaretto.model.keys import sequence_of
@@ -157,7 +157,7 @@ class SettleRows(ClaimOperation[None]):
                     refused.update(row.content for row in rows)
                 else:
                     rows = [row for row in rows if row.content not in refused]
-                taken.update(row.staged.outcome for row in rows if _take_in(tx, queue, row))
+                taken.update(_take_in(tx, queue, rows))
             tx.claims.delete_outbox(stage)
         waiting = taken.pop(Outcome.RELEASED.value, 0)
         failed = taken.total()
@@ -191,21 +191,54 @@ class SettleRows(ClaimOperation[None]):
         tx.claims.delete(queue.queue_id, self.consumer, self.number - 1)
 
 
-def _take_in(tx: Transaction, queue: QueueRecord, other: OtherRow) -> bool:
-    """Make a message of a row, unless it is known or its handler has only sent; then settle its attempt."""
-    is_known = tx.message_ids.find(queue.queue_id, other.content, "") is not None
-    if is_known and other.staged.outcome != Outcome.COMPLETED.value:
-        return False
-    settlement = settlement_of(tx, other.staged)
-    if is_known or settlement.outcome is Outcome.COMPLETED:
-        return False
-    before = tx.message_ids.find(queue.queue_id, other.origin, "")
-    message = other.message
+def _take_in(tx: Transaction, queue: QueueRecord, others: Sequence[OtherRow]) -> Counter[str]:
+    """Make messages of rows, but for those that are known or whose handler has only sent; settle them.
+
+    Returns how many there are of each outcome. All are inserted first, so that the store writes many at once.
+    """
+    numbers = tx.message_ids.find_all(queue.queue_id, [name for one in others for name in _names(one)])
+    new: dict[str, int] = {}
+    attempts: list[tuple[MessageRow, Settlement]] = []
+    inserted: list[tuple[MessageRow, bytes]] = []
+    taken: Counter[str] = Counter()
+    for other in others:
+        is_known = other.content in numbers
+        if is_known and other.staged.outcome != Outcome.COMPLETED.value:
+            continue
+        settlement = settlement_of(tx, other.staged)
+        if is_known or settlement.outcome is Outcome.COMPLETED:
+            continue
+        row = _row_of(tx, queue, other.message, waits=settlement.outcome is Outcome.RELEASED)
+        inserted.append((row, other.message.body))
+        number = sequence_of(row.key)
+        before = numbers.get(other.origin)
+        if before is not None:
+            note(tx, "origin_reused", queue, number, before=before)
+        names = dict.fromkeys(_names(other), number)
+        numbers.update(names)
+        new.update(names)
+        if settlement.outcome is not Outcome.RELEASED:
+            attempts.append((row, settlement))
+        taken[other.staged.outcome] += 1
+    if inserted:
+        tx.insert_rows(inserted)
+        tx.message_ids.remember_all(queue.queue_id, new, tx.now + _REMEMBERED)
+    with tx.together(len(attempts)):
+        tx.look_ahead([row.key for row, _ in attempts])
+        for row, settlement in attempts:
+            settle_row(tx, queue, row, settlement)
+    return taken
+
+
+def _names(other: OtherRow) -> tuple[str, str]:
+    return other.content, other.origin
+
+
+def _row_of(tx: Transaction, queue: QueueRecord, message: NewMessage, *, waits: bool) -> MessageRow:
+    """Return the new message of a row. `waits`: behind others of its session, as new as one that was sent."""
     key = tx.sequences.take_key(queue, message.session_id or message.partition_key)
-    # One that waits behind others of its session is as new as one that was sent.
-    waits = settlement.outcome is Outcome.RELEASED
     counters = Counters() if waits else Counters(deliveries=1)
-    row = MessageRow(
+    return MessageRow(
         key=key, state=FRESH if waits else READY, due=None, expires=None, enqueued=tx.now,
         message_id=tx.new_message_id(),
         session_id=message.session_id, lock_token=None, locked_at=None if waits else tx.now,
@@ -213,12 +246,3 @@ def _take_in(tx: Transaction, queue: QueueRecord, other: OtherRow) -> bool:
         generation=0, deferred=0, enqueued_sequence_number=None, resubmitted_from=None,
         headers=message.headers, body_id=None,
     )  # fmt: skip
-    tx.insert_row(row, message.body)
-    number = sequence_of(key)
-    for name in (other.content, other.origin):
-        tx.message_ids.remember(queue.queue_id, name, "", tx.now + _REMEMBERED, number)
-    if before is not None:
-        note(tx, "origin_reused", queue, number, before=before)
-    if not waits:
-        settle_row(tx, queue, row, settlement)
-    return True

@@ -41,6 +41,7 @@ _INSERTED = frozenset(
     (
         "insert_messages", "insert_full_messages", "insert_attempts", "update_rows", "insert_bodies",
         "count_letters", "count_hours", "insert_samples", "insert_events", "insert_dead_letters",
+        "insert_message_ids",
     )
 )  # fmt: skip
 

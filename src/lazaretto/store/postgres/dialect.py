@@ -36,8 +36,8 @@ _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 TAKING = ("take_rows", "take_range", "lease_rows", "lease_range")
 
 
-def ids(values: Iterable[int]) -> list[int]:
-    """Return numbers as one array parameter."""
+def ids(values: Iterable[int | str]) -> list[int | str]:
+    """Return numbers or texts as one array parameter."""
     return list(values)
 
 

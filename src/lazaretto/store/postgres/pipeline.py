@@ -27,8 +27,14 @@ def _number(value: int) -> bytes:
     return b"%d" % value
 
 
-#: Most lists have one number, or none.
-_FEW = 2
+def _list(values: list[Any]) -> bytes:
+    """Return numbers, or texts, as an array's text."""
+    return b"{%b}" % b",".join([_quoted(one) if type(one) is str else b"%d" % one for one in values])
+
+
+def _quoted(value: str) -> bytes:
+    return b'"%b"' % text(value).encode().replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+
 
 _Encoder = tuple[Callable[[Any], bytes | None], int]
 
@@ -36,7 +42,6 @@ _Encoder = tuple[Callable[[Any], bytes | None], int]
 _ENCODERS: dict[type, _Encoder] = {
     int: (_number, 0),
     str: (lambda value: text(value).encode(), 0),
-    list: (lambda value: b"{%b}" % b",".join([b"%d" % one for one in value]), 0),
     bytes: (bytes, 1),
     bytearray: (bytes, 1),
     memoryview: (bytes, 1),
@@ -138,8 +143,8 @@ class Pipeline:
             elif value is None or kind is bytes or kind is Column:
                 encoded.append(value)
                 formats.append(1)
-            elif kind is list and len(value) < _FEW:
-                encoded.append(b"{%d}" % value[0] if value else b"{}")
+            elif kind is list:
+                encoded.append(_list(value) if value else b"{}")
                 formats.append(0)
             elif kind is bool:
                 encoded.append(b"t" if value else b"f")

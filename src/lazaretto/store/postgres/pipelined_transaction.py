@@ -84,10 +84,10 @@ class PgTransaction(Transaction):
         self.context.note_due(row.due)
         super().insert_row(row, body)
 
-    def replace_messages(self, dead: Sequence[MessageRow], live: Sequence[tuple[MessageRow, bytes]]) -> None:
-        for row, _ in live:
+    def insert_rows(self, rows: Sequence[tuple[MessageRow, bytes]]) -> None:
+        for row, _ in rows:
             self.context.note_due(row.due)
-        super().replace_messages(dead, live)
+        super().insert_rows(rows)
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         self.context.note_due(row.due)

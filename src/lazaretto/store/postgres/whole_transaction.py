@@ -247,6 +247,11 @@ class WholeTransaction(PgTransaction):
             raise Unforeseen
         super().insert_row(row, body)
 
+    def insert_rows(self, rows: Sequence[tuple[MessageRow, bytes]]) -> None:
+        if any(is_placeholder(row.key) for row, _ in rows):
+            raise Unforeseen
+        super().insert_rows(rows)
+
     def _send_new(self, queue: QueueRecord, messages: Sequence[NewMessage]) -> Callable[[], list[int]]:
         """Add messages whose ids were not sent before."""
         ids = [

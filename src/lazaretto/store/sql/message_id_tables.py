@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from lazaretto.store.sql.commit_context import Part
 
@@ -15,6 +15,12 @@ class MessageIdTables(Part):
         values = (queue_id, message_id, partition_key, self._context.now)
         row = self._context.run("select_message_id", values).fetchone()
         return row[0] if row else None
+
+    def find_all(self, queue_id: int, message_ids: Iterable[str]) -> dict[str, int]:
+        """Return the sequence numbers of those ids, of no partition, that are remembered."""
+        context = self._context
+        values = {"queue_id": queue_id, "message_ids": context.ids(message_ids), "now": context.now}
+        return dict(context.run("select_message_ids", values))
 
     def find_sent(self, lanes: Mapping[tuple[str | None, str], int]) -> dict[object, int]:
         """Return the sequence numbers of those message ids that were sent.
@@ -34,6 +40,15 @@ class MessageIdTables(Part):
         """Remember a message id."""
         values = (queue_id, message_id, partition_key, forget_after, sequence_number)
         self._context.run("insert_message_id", values)
+
+    def remember_all(self, queue_id: int, numbers: Mapping[str, int], forget_after: int) -> None:
+        """Remember message ids of no partition, each with its sequence number."""
+        values = [
+            value
+            for message_id, number in numbers.items()
+            for value in (queue_id, message_id, "", forget_after, number)
+        ]
+        self._context.insert("insert_message_ids", values, len(numbers))
 
     def forget(self, queue_id: int, message_id: str, partition_key: str, sequence_number: int) -> None:
         """Delete a message id if it was sent under this number."""

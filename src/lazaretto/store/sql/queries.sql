@@ -966,6 +966,11 @@ ORDER BY 1 LIMIT :limit
 SELECT sequence_number FROM lazaretto_message_ids
 WHERE queue_id = :queue_id AND message_id = :message_id AND partition_key = :partition_key AND forget_after > :now
 
+-- name: select_message_ids
+-- The same of several ids of no partition.
+SELECT message_id, sequence_number FROM lazaretto_message_ids
+WHERE queue_id = :queue_id AND message_id [among message_ids] AND partition_key = '' AND forget_after > :now
+
 -- name: select_sent_id
 -- The same in the queue of a lane, which is named so that a commit knows what to hold.
 SELECT sequence_number FROM lazaretto_message_ids
@@ -977,6 +982,14 @@ WHERE queue_id = [queue_of_lane :queue_id] AND message_id = :message_id AND part
 INSERT INTO lazaretto_message_ids
     (queue_id, message_id, partition_key, forget_after, sequence_number)
 VALUES (:queue_id, :message_id, :partition_key, :forget_after, :sequence_number)
+ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
+    sequence_number = excluded.sequence_number
+
+-- name: insert_message_ids
+-- Remember message ids.
+INSERT INTO lazaretto_message_ids
+    (queue_id, message_id, partition_key, forget_after, sequence_number)
+VALUES [rows] (:queue_id, :message_id, :partition_key, :forget_after, :sequence_number)
 ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = excluded.forget_after,
     sequence_number = excluded.sequence_number
 

@@ -68,15 +68,15 @@ class RowStatement:
 
 @dataclasses.dataclass(frozen=True)
 class Dialect:
-    """Differences between databases: the queries' texts, and how they take a list of numbers."""
+    """Differences between databases: the queries' texts, and how they take a list of numbers or texts."""
 
     statements: Mapping[str, Statement]
     row_statements: Mapping[str, RowStatement]
-    ids: Callable[[Iterable[int]], object]
+    ids: Callable[[Iterable[int | str]], object]
 
     @classmethod
     def of(
-        cls, queries: Mapping[str, Query], place: Place, ids: Callable[[Iterable[int]], object]
+        cls, queries: Mapping[str, Query], place: Place, ids: Callable[[Iterable[int | str]], object]
     ) -> Dialect:
         """Return a dialect by its queries."""
         rows = {name for name, query in queries.items() if "[rows]" in query.sql}

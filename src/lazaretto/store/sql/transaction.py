@@ -221,9 +221,13 @@ class Transaction(MessageReads):
         """Put messages with earlier attempts, each with its body, in the place of others."""
         self.delete_messages([row.key for row in dead])
         self.bodies.delete([row.body_id for row in dead if row.body_id is not None])
+        self.insert_rows(live)
+
+    def insert_rows(self, rows: Sequence[tuple[MessageRow, bytes]]) -> None:
+        """Add messages with earlier attempts, each with its body."""
         values: list[Any] = []
         large: dict[int, bytes] = {}
-        for row, body in live:
+        for row, body in rows:
             body_id = None
             if len(body) > INLINE_BODY:
                 body_id = self.bodies.take_id()
@@ -233,8 +237,8 @@ class Transaction(MessageReads):
             self._note_standing(row.key, row)
         if large:
             self.bodies.insert(large)
-        self.context.insert("insert_full_messages", values, len(live))
-        self.queues.count_bytes([row.key for row, _ in live], 1)
+        self.context.insert("insert_full_messages", values, len(rows))
+        self.queues.count_bytes([row.key for row, _ in rows], 1)
 
     def take_clear(self, lane: int, limit: int, token: int, until: int) -> list[ReceivedMessage] | None:
         """Take the next fresh messages of a lane if nothing precedes them, else return None.

@@ -25,8 +25,8 @@ _WORDS = words(
 )
 
 
-def ids(values: Iterable[int]) -> str:
-    """Return numbers as the one parameter that a query takes them in: JSON."""
+def ids(values: Iterable[int | str]) -> str:
+    """Return numbers or texts as the one parameter that a query takes them in: JSON."""
     return msgspec.json.encode(list(values)).decode()
 
 

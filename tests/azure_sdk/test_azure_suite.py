@@ -82,6 +82,7 @@ def test_azures_own_tests(store: str, request: pytest.FixtureRequest, tmp_path: 
     without = [] if _SOAK else slow
     passes, fails, said = outcomes(tmp_path / "all", server, _WORKERS, without, *_FOLDERS)
     assert len(passes | fails) >= (_ALL if _SOAK else _FEWEST), said
+    print(store, next(line for line in reversed(said.splitlines()) if " passed" in line))
     for turn in range(_AGAIN):
         others = fails - set(known)
         if not others:

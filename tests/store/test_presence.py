@@ -11,7 +11,7 @@ from patience import PATIENCE, wait_until
 import lazaretto.aio
 from lazaretto import Broker, BrokerClosed, Receiver
 from lazaretto.broker.claims import ClaimConsumer
-from lazaretto.host import ServiceHost
+from lazaretto.host import Handler, ServiceHost
 from lazaretto.model.clock import SystemClock
 
 from .actions import create
@@ -44,7 +44,7 @@ def test_idle_takers_are_seen_by_others_until_they_close(connect: Connect, url: 
         thread.start()
         consumer = ClaimConsumer(broker._store, "flights", "clean-up")
         consumer.attach()
-        with ServiceHost(broker, {"orders": ship}, concurrency=2):
+        with ServiceHost(broker, Handler("orders", ship, isolation="inline", concurrency=2)):
             wait_until(lambda: len(takers(other)) == 3)
             program = takers(other)[1][2]
             assert takers(other) == [

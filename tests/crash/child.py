@@ -102,19 +102,25 @@ def arm(broker: lazaretto.Broker, fuse: Fuse) -> None:
     """Make every connection deadly that the broker writes by: its own, and those of transactions with SQL."""
     store: Any = broker._store
 
-    def lay(owner: Any, tx: Any) -> None:
+    def lay(owner: Any, tx: Any) -> Any:
         if not isinstance(owner._connection, DeadlyConnection):
             # One that comes back from a pool is deadly already.
             owner._connection = DeadlyConnection(owner._connection, fuse)
         tx.context._execute = owner._connection.execute
+        return tx
 
     def exclusive(**named: Any) -> Any:
         found = begin(**named)
-        # On a server, what commits is apart from what runs the SQL.
         commits = getattr(found, "_commits", None)
-        lay(found, found._tx if commits is None else commits._locked)
-        if commits is not None:
-            commits._connection = found._connection
+        if commits is None:
+            lay(found, found._tx)
+        else:
+            # On a server, what commits is apart from what runs the SQL.
+            if not isinstance(commits._connection, DeadlyConnection):
+                commits._connection = DeadlyConnection(commits._connection, fuse)
+            found._connection = commits._connection
+            make = commits._locked
+            commits._locked = lambda: lay(commits, make())
         return found
 
     begin, store.exclusive = store.exclusive, exclusive

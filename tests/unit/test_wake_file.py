@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from patience import PATIENCE
 
 from lazaretto.store.sqlite import futex
 from lazaretto.store.sqlite.news import News
@@ -121,11 +122,42 @@ def test_the_dead_wait_no_more(files: list[WakeFile], tmp_path: Path) -> None:
 def test_who_has_waited_longest_is_next(files: list[WakeFile]) -> None:
     writer, second, first = map(WritersLine, files)
     with first.standing(), second.standing():
-        writer.pass_on()
+        _await_turn_of_others(writer, files)
         assert is_rung(files[2], WRITER_BELL)
         assert not is_rung(files[1], WRITER_BELL)
     writer.pass_on()
     assert not writer.is_others_turn()
+
+
+def test_nobody_is_woken_before_a_turn_ends(files: list[WakeFile]) -> None:
+    writer, other = map(WritersLine, files[:2])
+    with writer.standing():
+        pass
+    with other.standing() as sleep:
+        writer.turn_ends = time.monotonic_ns() + 120_000_000_000
+        writer.pass_on()
+        assert not is_rung(files[1], WRITER_BELL)
+        assert not writer.is_others_turn()
+        # It sleeps over the writer's pause, but over none that no writer can have.
+        assert files[1].pause > 0
+        files[0].pause = time.monotonic_ns() + 120_000_000_000
+        sleep(0)
+
+
+def test_who_writes_now_and_then_wakes_the_next_one_at_once(files: list[WakeFile]) -> None:
+    writer, other = map(WritersLine, files[:2])
+    with other.standing():
+        writer.pass_on()
+        assert is_rung(files[1], WRITER_BELL)
+
+
+def test_who_waits_longer_than_a_turn_is_woken_by_the_next_commit(files: list[WakeFile]) -> None:
+    writer, other = map(WritersLine, files[:2])
+    with other.standing():
+        files[1].set_times(1, time.monotonic_ns())
+        writer.pass_on()
+        writer.pass_on()
+        assert is_rung(files[1], WRITER_BELL)
 
 
 def test_a_turn_ends_while_others_wait(files: list[WakeFile]) -> None:
@@ -134,10 +166,28 @@ def test_a_turn_ends_while_others_wait(files: list[WakeFile]) -> None:
     with other.standing() as sleep:
         writer.pass_on()
         sleep(0)
-        end = time.monotonic() + 120
-        while not writer.is_others_turn():
-            # One that does not look up any more is passed over.
-            files[1].set_times(1, time.monotonic_ns())
-            assert time.monotonic() < end
+        _await_turn_of_others(writer, files[:2])
+        assert writer.is_others_turn()
+
+
+def test_who_does_not_look_up_any_more_is_passed_over(files: list[WakeFile]) -> None:
+    writer, other = map(WritersLine, files[:2])
+    with other.standing():
+        writer.turn_ends = 1
         files[1].set_times(1, 1)
         assert not writer.is_others_turn()
+        writer.pass_on()
+        assert writer.turn_ends is None
+        assert not is_rung(files[1], WRITER_BELL)
+
+
+def _await_turn_of_others(writer: WritersLine, files: list[WakeFile]) -> None:
+    """Write until this writer's turn ends, while all others look up."""
+    end = time.monotonic() + PATIENCE
+    writer.pass_on()
+    while not writer.is_others_turn():
+        assert time.monotonic() < end
+        for file in files[1:]:
+            since, _ = file.times(file.slot)
+            file.set_times(since, time.monotonic_ns())
+        writer.pass_on()

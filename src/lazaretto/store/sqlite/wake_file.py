@@ -25,6 +25,7 @@ BUCKETS = 256
 
 #: The layout: what it is, who reads, who writes, words of news, slots.
 _MAGIC = b"lazaretto wake 1"
+_PAUSE = 2
 READERS = 256
 WRITERS = READERS + SLOTS
 _NEWS = 1024
@@ -66,6 +67,7 @@ class WakeFile:
             os.close(self._fd)
             raise
         self.words = memoryview(self.memory).cast("I")
+        self._times = memoryview(self.memory).cast("Q")
         #: Return where the first one stands that waits, to read or to write; below 0 if nobody does.
         self.find_reader = functools.partial(self.memory.find, b"\1", READERS, READERS + SLOTS)
         self.find_writer = functools.partial(self.memory.find, b"\1", WRITERS, WRITERS + SLOTS)
@@ -170,6 +172,15 @@ class WakeFile:
         """Return since when a writer waits, and when it last said so, in nanoseconds."""
         since, latest = _times.unpack_from(self.memory, self.offset(slot) + TIMES)
         return since, latest
+
+    @property
+    def pause(self) -> int:
+        """Until when the writer whose turn it is means to have written again, in nanoseconds."""
+        return self._times[_PAUSE]
+
+    @pause.setter
+    def pause(self, until: int) -> None:
+        self._times[_PAUSE] = until
 
     def set_times(self, since: int, latest: int) -> None:
         _times.pack_into(self.memory, self._base + TIMES, since, latest)

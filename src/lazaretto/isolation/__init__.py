@@ -3,14 +3,13 @@
 Independent of queues: items and results are bytes.
 """
 
-from lazaretto.isolation.columns import JOIN, Blobs, Columns
+from lazaretto.isolation.columns import Blobs, Columns
 from lazaretto.isolation.sandbox import Sandbox
 from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import DONE, FailedResult, Status, Verdict
 
 __all__ = [
     "DONE",
-    "JOIN",
     "Blobs",
     "Columns",
     "FailedResult",

@@ -12,7 +12,8 @@ from typing import Any
 from lazaretto.broker.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.errors import InvalidMessage, TransactionError
 from lazaretto.host.handler_calls import SandboxSetup
-from lazaretto.isolation import JOIN, Columns, FailedResult
+from lazaretto.isolation import Columns, FailedResult
+from lazaretto.isolation.columns import JOIN
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.observe.traces import within

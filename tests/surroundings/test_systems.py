@@ -39,6 +39,7 @@ NOT_THERE = {
         "tests/store/test_dry_run.py",
         "tests/store/test_repair_functions.py",
         "tests/acceptance/test_cli_host.py",
+        "tests/acceptance/test_cli_serve.py::test_letters_are_tried_in_the_console",
         "tests/acceptance/test_cli_repairs.py::test_try",
         "tests/acceptance/test_cli_repairs.py::TestResubmitEdited",
         "tests/store/test_edited_letters.py::test_a_function_runs_in_a_sandbox",

@@ -20,10 +20,10 @@ _OUTSIDE = {"changelog": "CHANGELOG.md", "contributing": "CONTRIBUTING.md", "sec
 _TABS = {
     "Start": "index quickstart asyncio recipes testing coming-from-celery coming-from-service-bus",
     "Guides": "messages-and-settling poison-messages service-host isolation topics forwarding partitions "
-    "transactions dialogs service-bus-clients spark spark-results spark-cluster "
+    "transactions dialogs service-bus-clients emulator spark spark-results spark-cluster "
     "spark-claims spark-triage spark-any-source traces",
     "Operate": "operations systems console triage repairs access redaction security postgresql durability",
-    "Reference": "reference cli http-api commands glossary",
+    "Reference": "reference service-bus-sdks cli http-api commands glossary",
     "Why": "when-not-to-use-it differences benchmarks decisions",
     "Project": "architecture how-postgresql-works amqp how-we-test contributing security-policy changelog",
 }

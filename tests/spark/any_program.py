@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+# What runs this as a program has it beside it.
+from program import place  # type: ignore[import-not-found]
+from pyspark.sql import functions
+
 from lazaretto.spark import quarantine, spark_session
 
 
@@ -27,7 +31,10 @@ def source_of(spark: Any, name: str) -> Any:
 
 
 def main() -> None:
-    """Quarantine rows: store, source, settings of Spark as NAME=VALUE. LAZARETTO_BASE: what stands beside."""
+    """Quarantine rows: store, source, settings of Spark as NAME=VALUE.
+
+    LAZARETTO_BASE: what stands beside. LAZARETTO_RESULTS: "database", or "sessions", as a folder.
+    """
     store, source, *settings = sys.argv[1:]
     base = os.environ["LAZARETTO_BASE"]
     more = dict(one.split("=", 1) for one in settings)
@@ -37,9 +44,15 @@ def main() -> None:
     jvm: Any = spark._jvm
     (folder / "jvm.pid").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
     (folder / "driver.pid").write_text(str(os.getpid()))
+    kind, rows = os.environ["LAZARETTO_RESULTS"], source_of(spark, source)
+    in_order: dict[str, Any] = {}
+    if kind == "sessions":
+        # Lines with the same last digit.
+        rows = rows.withColumn("customer", functions.substring("value", -1, 1))
+        in_order = {"session": "customer"}
     query: Any = quarantine(
-        source_of(spark, source), act, store=store, queue="work", checkpoint=f"{base}-checkpoint",
-        body="value", results=f"{base}-results", schema="n bigint", deadline=120, breaker=None,
+        rows, act, store=store, queue="work", checkpoint=f"{base}-checkpoint", body="value",
+        results=place(kind, base), schema="n bigint", deadline=120, breaker=None, **in_order,
     )  # fmt: skip
     query.awaitTermination()
     spark.stop()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lazaretto
-from lazaretto import Broker, PoisonPolicy, QueueOptions
+from lazaretto import Broker, PoisonPolicy, PoisonSession, QueueOptions
 
 from .conftest import source_of_kafka
 from .test_faults import HERE, Job
@@ -44,47 +46,59 @@ def send_back(broker: Broker) -> None:
             broker.resubmit("work", letter.sequence_number, edit=with_body(body.removeprefix(b"bad ")))
 
 
-def done(store: Path) -> list[int]:
+def done(store: Path, kind: str = "") -> list[int]:
+    if kind == "database":
+        with contextlib.closing(sqlite3.connect(f"{store}-results.db")) as connection:
+            return sorted(n for (n,) in connection.execute("SELECT n FROM results"))
     files = sorted(Path(f"{store}-results").glob("claim=*/part-*.parquet"))
     return sorted(n for file in files for n in pq.read_table(file, partitioning=None)["n"].to_pylist())
 
 
-def check(store: Path, broker: Broker, wanted: list[str], job: Job) -> None:
+def check(store: Path, broker: Broker, wanted: list[str], job: Job, kind: str = "") -> None:
     """Run a job, killed at points, to its end, repair meanwhile; look where each row is."""
     for name in wanted:
         (job.faults / name).touch()
     for _ in range(len(wanted) + 3):
         ended = job.run()
-        assert len(done(store)) == len(set(done(store)))
+        assert len(done(store, kind)) == len(set(done(store, kind)))
         left = [one for one in bodies(broker) if one.startswith(b"bad ")]
         killed = sorted(file.name for file in (job.faults / "killed").iterdir())
-        if ended == 0 and not left and killed == sorted(wanted):
+        counts = broker.queue("work").counts
+        # Behind a row of their session, others may wait.
+        if ended == 0 and not left and killed == sorted(wanted) and counts.total == counts.dead_letter:
             break
         assert ended == 0 or killed, job.output[-3000:]
         send_back(broker)
     assert killed == sorted(wanted), job.output[-3000:]
     worse = [file * EACH + WORSE for file in range(FILES)]
-    assert done(store) == [n for n in range(FILES * EACH) if n not in worse]
+    assert done(store, kind) == [n for n in range(FILES * EACH) if n not in worse]
     assert bodies(broker) == sorted(b"worse %d" % n for n in worse)
-    counts = broker.queue("work").counts
     assert counts.total == counts.dead_letter
     assert broker.check() == []
 
 
-def make(store: Path) -> Broker:
+def make(store: Path, kind: str = "") -> Broker:
     broker = lazaretto.connect(store)
-    broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+    policy = PoisonPolicy(receive_retry_count=0)
+    options = QueueOptions(policy=policy)
+    if kind == "sessions":
+        options = QueueOptions(policy=policy, requires_session=True, on_poison_session=PoisonSession.SKIP)
+    broker.create_queue("work", options)
+    if kind == "database":
+        with contextlib.closing(sqlite3.connect(f"{store}-results.db")) as connection, connection:
+            connection.execute("CREATE TABLE results (sequence_number BIGINT, claim BIGINT, n BIGINT)")
     return broker
 
 
-def test_killed_at_every_step_each_row_of_files_ends_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["", *(["sessions", "database"] if SOAK else [])])
+def test_killed_at_every_step_each_row_of_files_ends_once(tmp_path: Path, kind: str) -> None:
     store, folder = tmp_path / "store.db", tmp_path / "in"
     folder.mkdir()
     for file in range(FILES):
         (folder / f"{file}.txt").write_text("".join(f"{line}\n" for line in lines(file)))
-    with make(store) as broker:
-        job = Job(store, words=[str(HERE / "any_program.py"), str(store), str(folder)])
-        check(store, broker, SHORT + (LONG if SOAK else []), job)
+    with make(store, kind) as broker:
+        words = [str(HERE / "any_program.py"), str(store), str(folder)]
+        check(store, broker, SHORT + (LONG if SOAK else []), Job(store, results=kind, words=words), kind)
 
 
 @pytest.mark.skipif(not SOAK, reason="six sessions of Spark, one after the other: LAZARETTO_SOAK=1")

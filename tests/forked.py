@@ -34,16 +34,32 @@ _CONTEXT.set_forkserver_preload([
 ])  # fmt: skip
 
 
+#: The environment before any test has changed it.
+_OURS: Final = dict(os.environ)
+
+
+def _become(environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+
+
 @functools.cache
 def started_with() -> Mapping[str, str]:
-    """Return the environment of the process that all are forked from, which is started if need be."""
-    forkserver.ensure_running()
-    return dict(os.environ)
+    """Return the environment of the process that all are forked from, which is started if need be.
+
+    What the first test that needs it has set is not in it: it would stay for all tests behind that.
+    """
+    now = dict(os.environ)
+    _become(_OURS)
+    try:
+        forkserver.ensure_running()
+    finally:
+        _become(now)
+    return _OURS
 
 
 def _run(environment: dict[str, str], function: Callable[..., object], words: tuple[Any, ...]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
+    _become(environment)
     function(*words)
 
 

@@ -244,8 +244,8 @@ class Receiver(MessageVerbs, Closing):
         if self._place is None:
             # Most find something at once, and need to know no place to wait at.
             answer = yield from attempt()
-            if answer:
-                return answer
+            if answer or (end is not None and time.monotonic() >= end):
+                return answer or None
             self._place = yield Look(lambda tx: place_of(tx, self._path))
         # Any message, or any session, is what others may wait for; one session is not.
         alike = None if self._lock is not None or isinstance(self._wanted, str) else str(self._wanted is None)

@@ -8,13 +8,4 @@ from lazaretto.isolation.sandbox import Sandbox
 from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import DONE, FailedResult, Status, Verdict
 
-__all__ = [
-    "DONE",
-    "Blobs",
-    "Columns",
-    "FailedResult",
-    "Sandbox",
-    "SandboxOptions",
-    "Status",
-    "Verdict",
-]
+__all__ = ["DONE", "Blobs", "Columns", "FailedResult", "Sandbox", "SandboxOptions", "Status", "Verdict"]

@@ -38,6 +38,8 @@ def http_server(door: Door, control: Application | None = None) -> HttpServer:
 
 async def door_of(door: Door, scope: Scope) -> Door:
     """Return the door of the namespace that a request means."""
+    if door.is_alone:
+        return door
     headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
     try:
         door.check_page(headers)

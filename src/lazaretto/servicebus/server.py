@@ -252,6 +252,11 @@ class Door:
         if not self.keys.wanted:
             check_page(headers, any_host=self.insecure, host_names=self.host_names)
 
+    @property
+    def is_alone(self) -> bool:
+        """Whether all clients are in this namespace."""
+        return self._namespaces is None
+
     async def of(self, host: str, key_name: str) -> Door:
         """Return the door that a client means by the host that it asks for and the name of its key."""
         return self if self._namespaces is None else await self._namespaces.door_of(host, key_name)

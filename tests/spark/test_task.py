@@ -266,6 +266,25 @@ def test_a_shard_is_read_by_one_scan_of_its_range(broker: Broker, url: str) -> N
 
 
 @pytest.mark.stores("postgres")
+def test_a_shard_of_a_server_is_read_while_the_server_sends_it(broker: Broker, url: str) -> None:
+    broker.sender("work").send([Message(bytes(250_000)) for _ in range(110)])
+    consumer = ClaimConsumer(store_of(broker), "work", "spark")
+    consumer.attach()
+    assert consumer.take(0) == 1
+    ((_, shard),) = consumer.shards(0, 1)
+    batches = read_shard(url, shard, list(MESSAGE), 1)
+    assert next(batches).num_rows == 1
+    copying = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query LIKE 'COPY%'"
+    with psycopg.connect(served_at(url)[0], autocommit=True) as connection:
+        assert connection.execute(copying).fetchall() == [(1,)]
+        assert sum(batch.num_rows for batch in batches) == 109
+        # Whoever stops early takes no more.
+        batches = read_shard(url, shard, list(MESSAGE), 1)
+        next(batches)
+        del batches
+
+
+@pytest.mark.stores("postgres")
 def test_a_task_finds_the_server_and_password_in_a_file(
     broker: Broker, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

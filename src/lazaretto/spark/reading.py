@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import itertools
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -112,12 +111,16 @@ def _batches(
 def _select_served(
     url: str, sql: str, parameters: tuple[Any, ...], schema: pa.Schema, rows: int
 ) -> Iterator[pa.RecordBatch]:
+    from psycopg.sql import Literal
+
     from lazaretto.store.postgres.connection import PgConnection, translating
     from lazaretto.store.postgres.dialect import within
     from lazaretto.store.postgres.server_session import settings_of_commits
 
     address, name = served_at(url)
-    sql = within(name, sql)
+    values = iter(parameters)
+    # Arrow's driver copies what a query finds as a stream of columns, unless it has parameters.
+    sql = re.sub(r"\?", lambda _: Literal(next(values)).as_string(), within(name, sql))
     if importlib.util.find_spec("adbc_driver_postgresql") is None:
         with (
             translating(f"store {name}"),
@@ -126,20 +129,18 @@ def _select_served(
             # A cursor of the server's, so that what is read need not fit in memory.
             plain.raw.cursor("lazaretto", binary=True) as reader,
         ):
-            reader.execute(sql.replace("%", "%%").replace("?", "%s").encode(), parameters)
+            reader.execute(sql.encode())
             while rows_read := reader.fetchmany(rows):
                 yield _of_rows(rows_read, schema)
         return
     from adbc_driver_postgresql import dbapi
 
-    numbers = itertools.count(1)
-    sql = re.sub(r"\?", lambda _: f"${next(numbers)}", sql)
     with contextlib.closing(dbapi.connect(address)) as connection, connection.cursor() as cursor:
         version = int(connection.adbc_get_info()["vendor_version"])
         for setting, value in settings_of_commits(name, version).items():
             cursor.execute(f"SET {setting} = {value}")
-        cursor.execute(sql, parameters)
+        cursor.execute(sql)
         for batch in cursor.fetch_record_batch():
-            # What is to be fetched by one task comes in larger pieces than a handler is given.
+            # The driver's batches have a size in bytes, not in rows.
             for start in range(0, batch.num_rows, rows):
                 yield cast(batch.slice(start, rows), schema)

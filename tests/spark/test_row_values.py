@@ -110,8 +110,7 @@ def test_a_time_that_python_has_not_spoils_its_row_alone() -> None:
     assert "after 9999" in problems[1]
     assert len(rows) == frame.num_rows
     row = frame.slice(1, 1)
-    origin = RowOrigins(layout).of(row)
-    message = layout.message_of(row, origin.others, origin.columns, origin.text)
+    (message,) = layout.messages_of(row, RowOrigins(layout).of(row))
     assert message.body == b"y"
     with pytest.raises(ValueError, match="is damaged"):
         layout.row_of(message.body, message.headers)

@@ -287,7 +287,8 @@ class Child:
         """Run the items, or so many of them; return the first that was not run."""
         numbers = self._numbers
         self._cut = False
-        items = get_items(self._items, size, getattr(function, JOIN, None))[:most]
+        with _without_collection():
+            items = get_items(self._items, size, getattr(function, JOIN, None))[:most]
         last, end = len(items), 0
         self._left = enumerate(items)
         del items
@@ -412,6 +413,18 @@ class Child:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
             _, hard = resource.getrlimit(resource.RLIMIT_AS)
             resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + memory, hard))
+
+
+@contextlib.contextmanager
+def _without_collection() -> Iterator[None]:
+    """Look for no garbage meanwhile: of the many objects that a round makes of its items, none is any yet."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _error(index: int, error: BaseException) -> Record:

@@ -16,7 +16,10 @@ from lazaretto.model.site import LONGEST_SITE, site_of
 
 #: Where the code stands that calls handlers, and of Python what awaits theirs.
 _CALLERS = (
-    *(str(Path(__file__).parents[1] / name) for name in ("host", "isolation", "broker/consume.py", "aio")),
+    *(
+        str(Path(__file__).parents[1] / name)
+        for name in ("host", "isolation", "spark/sandbox_handler.py", "broker/consume.py", "aio")
+    ),
     *(str(Path(traceback.__file__).with_name(name)) for name in ("asyncio", "concurrent")),
 )
 

@@ -12,7 +12,7 @@ from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.outcome.new_letters import NewLetter
 from lazaretto.errors import InvalidMessage, LazarettoError
 from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
-from lazaretto.model.headers import Headers, decode_headers, encode_headers
+from lazaretto.model.headers import decode_headers, encode_headers
 from lazaretto.model.messages import Message
 from lazaretto.model.policy import Outcome
 from lazaretto.store.records.messages import NewMessage
@@ -67,26 +67,24 @@ def origin_properties(origin: Any) -> dict[str, Any]:
     return {f"{ORIGIN}.{name}" if name else ORIGIN: value for name, value in pairs.items()}
 
 
-def kept(row: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> NewMessage:
-    """Return a row as the message of a letter, whatever is wrong with it; `more`: properties of our own."""
+def kept(
+    row: Mapping[str, Any], more: Mapping[str, Any] | None = None, whole: Mapping[str, Any] | None = None
+) -> NewMessage:
+    """Return a row as the message of a letter, whatever is wrong with it.
+
+    `more`: properties of our own; `whole`: those that are kept whatever their size.
+    """
     fields = dict(row)
     body = fields.pop("body", None)
-    properties = dict(fields.pop("properties", None) or {})
-    good: dict[str, Any] = {}
-    rest: dict[str, Any] = {}
-    for name, value in fields.items():
-        if value is not None:
-            (good if _is_fit(**{name: value}) else rest)[name] = value
     own = {NULL_BODY: True} if body is None else {}
-    fit, unfit = _divided({**properties, **(more or {}), **own})
-    if unfit:
-        rest["properties"] = unfit
-    made = prepare(Message(b"", **good))
-    headers = decode_headers(made.headers) if made.headers is not None else Headers()
-    told = {REST: msgspec.json.encode(_jsonable(rest)).decode()} if rest else {}
-    headers = msgspec.structs.replace(headers, properties={**fit, **told})
-    encoded = None if headers == Headers() else encode_headers(headers)
-    return msgspec.structs.replace(made, body=_content(body), headers=encoded)
+    properties = {**(fields.pop("properties", None) or {}), **(more or {}), **own}
+    good = {name: value for name, value in fields.items() if value is not None}
+    made = _prepared(properties=properties, **good)
+    if made is None:
+        made = _without_unfit(good, properties)
+    if whole:
+        made = _with_properties(made, whole)
+    return msgspec.structs.replace(made, body=_content(body))
 
 
 def _content(body: Any) -> bytes:
@@ -95,24 +93,33 @@ def _content(body: Any) -> bytes:
     return str(body).encode("utf-8", "backslashreplace")
 
 
-def _divided(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return properties that a message can have, and those that it cannot."""
-    fit: dict[str, Any] = {}
-    unfit: dict[str, Any] = {}
+def _without_unfit(fields: Mapping[str, Any], properties: Mapping[str, Any]) -> NewMessage:
+    """Return a message of what it can have; what it cannot is JSON in a property, whatever its size."""
+    rest = {name: value for name, value in fields.items() if _prepared(**{name: value}) is None}
+    made = prepare(Message(b"", **{name: value for name, value in fields.items() if name not in rest}))
+    fit: Mapping[str, Any] = properties
     # Nearly all can have all of them.
-    if _is_fit(properties=properties):
-        return dict(properties), unfit
-    for name, value in properties.items():
-        (fit if _is_fit(properties={name: value}) else unfit)[name] = value
-    return fit, unfit
+    if _prepared(properties=properties) is None:
+        fit = {name: value for name, value in properties.items() if _prepared(properties={name: value})}
+        unfit = {name: value for name, value in properties.items() if name not in fit}
+        if unfit:
+            rest["properties"] = unfit
+    told = {REST: msgspec.json.encode(_jsonable(rest)).decode()} if rest else {}
+    return _with_properties(made, {**fit, **told})
 
 
-def _is_fit(**field: Any) -> bool:
+def _with_properties(message: NewMessage, more: Mapping[str, Any]) -> NewMessage:
+    headers = decode_headers(message.headers)
+    headers = msgspec.structs.replace(headers, properties={**headers.properties, **more})
+    return msgspec.structs.replace(message, headers=encode_headers(headers))
+
+
+def _prepared(**fields: Any) -> NewMessage | None:
+    """Return a message with these fields, None if it cannot have one of them."""
     try:
-        prepare(Message(b"", **field))
+        return prepare(Message(b"", **fields))
     except (LazarettoError, TypeError, ValueError):
-        return False
-    return True
+        return None
 
 
 def _jsonable(value: Any) -> Any:

@@ -9,13 +9,13 @@ import functools
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
-from lazaretto.model.headers import LONGEST_ID, Headers, decode_headers, encode_headers
+from lazaretto.model.headers import LONGEST_ID, decode_headers
 from lazaretto.spark.bodies import MISFITS, BodyFormat
 from lazaretto.spark.json_bodies import json_decoder
 from lazaretto.spark.message_items import blobs_of
@@ -24,6 +24,9 @@ from lazaretto.spark.plain_values import plain
 from lazaretto.spark.result_values import rows_of
 from lazaretto.spark.source_rows import beyond_text
 from lazaretto.store.records.messages import NewMessage
+
+if TYPE_CHECKING:
+    from lazaretto.spark.row_origins import RowOrigin
 
 #: The property with a row's columns besides its body, as a stream of Arrow's.
 COLUMNS = "lazaretto.columns"
@@ -141,41 +144,37 @@ class RowLayout:
             return [None] * rows.num_rows
         return [_session_of(value) for value in values_in(rows.column(self.session), self.session, {})]
 
-    def message_of(
-        self,
-        row: pa.RecordBatch,
-        others: bytes,
-        origin: Mapping[str, Any],
-        text: str,
-        session: str | None = None,
-    ) -> NewMessage:
-        """Return a row, a batch of one, as a message that nothing is lost in.
+    def messages_of(self, rows: pa.RecordBatch, origins: Sequence[RowOrigin]) -> list[NewMessage]:
+        """Return rows as messages that nothing is lost in. `origins`: where they came from."""
+        names = self.schema.names
+        columns = [shown_values(rows.column(name)) for name in names]
+        sessions: Sequence[str | None] = self.sessions_of(rows)
+        if self.session is not None:
+            # One that is of nobody's has nothing before it.
+            sessions = [one or origin.content for one, origin in zip(sessions, origins, strict=True)]
+        return [
+            self._message_of(dict(zip(names, values, strict=True)), origin, session)
+            for values, origin, session in zip(zip(*columns, strict=True), origins, sessions, strict=True)
+        ]
 
-        `others`: what stands beside its body; `text`: its origin in one.
-        """
-        values = {name: value_of(row.column(name)) for name in self.schema.names}
+    def _message_of(self, values: Mapping[str, Any], origin: RowOrigin, session: str | None) -> NewMessage:
         simple = {
-            name: value
+            name: _aware(value)
             for name, value in values.items()
             if name != self.body and isinstance(value, _SIMPLE) and len(str(value)) <= _LONGEST
         }
-        simple = {name: _aware(value) for name, value in simple.items()}
-        where = {f"{ORIGIN}.{name}": as_property(value) for name, value in origin.items()}
-        where[ORIGIN] = text
+        where = {f"{ORIGIN}.{name}": as_property(value) for name, value in origin.columns.items()}
+        where[ORIGIN] = origin.text
         body = _json(values, self.schema) if self.body is None else values[self.body]
-        message = kept({"body": body, "properties": simple, "session_id": session}, where)
-        if self.body is None or not self.others.names:
-            return message
-        headers = decode_headers(message.headers) if message.headers is not None else Headers()
-        more = {**headers.properties, COLUMNS: others}
-        headers = msgspec.structs.replace(headers, properties=more)
-        return msgspec.structs.replace(message, headers=encode_headers(headers))
+        whole = {COLUMNS: origin.others} if self.body is not None and self.others.names else {}
+        return kept({"body": body, "properties": simple, "session_id": session}, where, whole)
 
-    def others_of(self, row: pa.RecordBatch) -> bytes:
-        """Return what stands beside the body of a row, a batch of one, as a stream of Arrow's."""
+    def others_of(self, rows: pa.RecordBatch) -> list[bytes]:
+        """Return what stands beside the body of each row, as a stream of Arrow's."""
+        others = rows.select(self.others.names)
         # Copied: of a slice, what stands beside it would be written, too.
-        batch: bytes = row.select(self.others.names).take(_FIRST).serialize().to_pybytes()
-        return self._head + batch + _END
+        copies = (others.slice(at, 1).take(_FIRST) for at in range(rows.num_rows))
+        return [self._head + copy.serialize().to_pybytes() + _END for copy in copies]
 
     @functools.cached_property
     def _head(self) -> bytes:
@@ -232,12 +231,14 @@ def values_in(column: pa.Array, name: str, problems: dict[int, str]) -> list[Any
         return values
 
 
-def value_of(column: pa.Array) -> Any:
-    """Return the one value of a column; one that Python has not as text."""
-    try:
-        return column[0].as_py()
-    except (ValueError, OverflowError):
-        return None if pa.types.is_nested(column.type) else column.cast(pa.string())[0].as_py()
+def shown_values(column: pa.Array) -> list[Any]:
+    """Return a column's values; those that Python has not as text."""
+    problems: dict[int, str] = {}
+    values = values_in(column, "", problems)
+    if not pa.types.is_nested(column.type):
+        for place in problems:
+            values[place] = column[place].cast(pa.string()).as_py()
+    return values
 
 
 def _session_of(value: Any) -> str | None:

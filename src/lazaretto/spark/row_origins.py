@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazaretto.spark.row_layout import RowLayout, as_property, value_of, values_in
+from lazaretto.spark.row_layout import RowLayout, as_property, shown_values, values_in
 
 #: Columns of ours that say where a row of a file came from.
 FILE, BLOCK = "lazaretto_file", "lazaretto_block"
@@ -58,15 +58,23 @@ class RowOrigins:
         self._layout = layout
         self._equal: collections.Counter[tuple[Any, ...]] = collections.Counter()
 
-    def of(self, row: pa.RecordBatch) -> RowOrigin:
-        """Return where a row, a batch of one, came from."""
-        columns: dict[str, Any] = {name: value_of(row.column(name)) for name in self._layout.origin}
+    def of(self, rows: pa.RecordBatch) -> list[RowOrigin]:
+        """Return where rows came from."""
+        layout = self._layout
+        columns = [shown_values(rows.column(name)) for name in layout.origin]
+        bodies: list[bytes | None] = [None] * rows.num_rows
+        if layout.body is not None:
+            bodies = rows.column(layout.body).cast(pa.binary()).to_pylist()
+        return [
+            self._of(dict(zip(layout.origin, place, strict=True)), others, body)
+            for place, others, body in zip(
+                zip(*columns, strict=True), layout.others_of(rows), bodies, strict=True
+            )
+        ]
+
+    def _of(self, columns: dict[str, Any], others: bytes, body: bytes | None) -> RowOrigin:
         text = _text_of(columns)
         count = 0
-        others = self._layout.others_of(row)
-        body = (
-            None if self._layout.body is None else row.column(self._layout.body).cast(pa.binary())[0].as_py()
-        )
         # None is not as an empty one.
         content = others + (b"\0" if body is None else b"\1" + body)
         if FILE in columns:

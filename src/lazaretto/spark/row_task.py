@@ -201,7 +201,7 @@ class RowTask(_TaskOfRows):
         origins: dict[int, RowOrigin] = {}
         if self._refuses:
             # Asked of all: a result that is refused is told of by its row's number.
-            origins = {first + at: self._of_rows.of(part.slice(at, 1)) for at in range(part.num_rows)}
+            origins = dict(enumerate(self._of_rows.of(part), first))
             self._numbers = {key: origin.number for key, origin in origins.items()}
         if self._layout.keeps_origin:
             self.places = dict(enumerate(origin_texts(self._layout, part), first))
@@ -213,11 +213,12 @@ class RowTask(_TaskOfRows):
             for number, failure in self._results.refused.items():
                 others[keys[number]] = StagedRow(keys[number], Outcome.FAILED.value, failure)
             self._results.refused.clear()
-        for key, staged in others.items():
-            row = part.slice(key - first, 1)
-            kept = _other_row(self._layout, row, staged, origins.get(key) or self._of_rows.of(row))
-            self._kept.append(kept)
-            self._kept_bytes += len(kept.message.body) + len(kept.message.headers or b"")
+        if others:
+            rows = part.take(pa.array([key - first for key in others], pa.int64()))
+            places = [origins[key] for key in others] if origins else self._of_rows.of(rows)
+            for kept in _other_rows(self._layout, rows, list(others.values()), places):
+                self._kept.append(kept)
+                self._kept_bytes += len(kept.message.body) + len(kept.message.headers or b"")
 
     def _look_for_waiting(self, batch: pa.RecordBatch) -> None:
         """Have rows of a session wait in the queue, too, where others of it do."""
@@ -259,14 +260,15 @@ def _text_of(headers: bytes | None) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _other_row(layout: RowLayout, row: pa.RecordBatch, staged: StagedRow, origin: RowOrigin) -> OtherRow:
-    """Return a row, a batch of one, as a message of the queue. `staged`: how its attempt ended."""
-    session = None
-    if layout.session is not None:
-        # One that is of nobody's has nothing before it.
-        session = layout.sessions_of(row)[0] or origin.content
-    message = layout.message_of(row, origin.others, origin.columns, origin.text, session)
-    return OtherRow(message, staged, origin.place, origin.content)
+def _other_rows(
+    layout: RowLayout, rows: pa.RecordBatch, staged: Sequence[StagedRow], origins: Sequence[RowOrigin]
+) -> list[OtherRow]:
+    """Return rows as messages of the queue. `staged`: how their attempts ended."""
+    messages = layout.messages_of(rows, origins)
+    return [
+        OtherRow(message, one, origin.place, origin.content)
+        for message, one, origin in zip(messages, staged, origins, strict=True)
+    ]
 
 
 def stage_refused(
@@ -276,15 +278,12 @@ def stage_refused(
     layout, options, stage, rows = settings.layout, settings.task.options, uuid.uuid4().hex, 0
     origins = RowOrigins(layout)
     for batch in batches:
-        kept = []
         mine = batch.filter(pc.is_null(batch.column("claim")))
         frame = pa.RecordBatch.from_struct_array(mine.column("row"))
-        for row in (frame.slice(at, 1) for at in range(frame.num_rows)):
-            origin = origins.of(row)
-            failure = refused.get(origin.number)
-            if failure is not None:
-                staged = StagedRow(0, Outcome.FAILED.value, failure)
-                kept.append(_other_row(layout, row, staged, origin))
+        among = [(at, one) for at, one in enumerate(origins.of(frame)) if one.number in refused]
+        failed = frame.take(pa.array([at for at, _ in among], pa.int64()))
+        staged = [StagedRow(0, Outcome.FAILED.value, refused[one.number]) for _, one in among]
+        kept = _other_rows(layout, failed, staged, [one for _, one in among])
         _store_rows(options, stage, kept)
         rows += len(kept)
     yield pa.RecordBatch.from_pylist([{"stage": stage, "rows": rows}], schema=TOLD)

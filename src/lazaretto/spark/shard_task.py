@@ -298,16 +298,20 @@ class ShardTask:
         self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
     ) -> None:
         wrong = self._add_results(keys, ends, sessions)
-        simple = not self._failed_sessions and not wrong
-        if simple and all(ended is COMPLETED for ended, _result in ends):
+        others = [at for at, (ended, _) in enumerate(ends) if ended is not COMPLETED or at in wrong]
+        if not others and not self._failed_sessions:
             self._completed += keys
             if self._window is not None and self._mark is None:
                 self._window.note_completed(keys, time.monotonic())
             return
-        for index, (ended, _result) in enumerate(ends):
-            if ended is COMPLETED and simple and not self._failed_sessions:
-                self._completed.append(keys[index])
-                continue
+        in_order = self._failed_sessions or any(sessions[at] is not None for at in others)
+        if not in_order:
+            simply = [True] * len(ends)
+            for at in others:
+                simply[at] = False
+            self._completed += itertools.compress(keys, simply)
+        for index in range(len(ends)) if in_order else others:
+            ended, _ = ends[index]
             key, settlement = keys[index], ended.settlement
             if sessions[index] in self._failed_sessions:
                 # It ran behind one whose result does not fit, and must wait as behind any other failure.

@@ -105,8 +105,9 @@ def row(cls: type[Any], name: str, member: Any) -> str:
     """Return the row of a method."""
     call, answer = shown_call(name, member)
     summary, *_ = (inspect.getdoc(member) or "").splitlines() or [""]
-    text = summary.partition(". ")[0].rstrip(".") + "." if summary else ""
+    text = summary.partition(". ")[0].rstrip(".").removeprefix("Return ") + "." if summary else ""
     assert text, f"{cls.__name__}.{name} needs a docstring"
+    text = text[0].upper() + text[1:]
     more = MORE.get(f"{cls.__name__}.{name}") or MORE.get(name)
     link = f" [More]({more})." if more else ""
     answered = "" if answer == "None" else f"`{answer}`".replace("|", "\\|")
@@ -114,9 +115,17 @@ def row(cls: type[Any], name: str, member: Any) -> str:
 
 
 def table_of(cls: type[Any]) -> str:
-    """Return the table of a class."""
-    rows = [row(cls, name, member) for name, member in members(cls).items()]
-    return "\n".join([f"| `{cls.__name__}` | answer | |", "|---|---|---|", *rows]) + "\n"
+    """Return the table of a class, which names together the methods that a class before it has as they are."""
+    rows = {name: row(cls, name, member) for name, member in members(cls).items()}
+    classes = list(CLASSES.values())
+    for other in classes[: classes.index(cls)]:
+        theirs = members(other)
+        shared = [name for name in rows if name in theirs and row(other, name, theirs[name]) == rows[name]]
+        if shared:
+            names = ", ".join(f"`{name}`" for name in shared)
+            rows = {name: text for name, text in rows.items() if name not in shared}
+            rows[names] = f"| {names} |  | As of a `{other.__name__}`. |"
+    return "\n".join([f"| `{cls.__name__}` | answer | |", "|---|---|---|", *rows.values()]) + "\n"
 
 
 def parts_of(cls: type[Any]) -> list[str]:

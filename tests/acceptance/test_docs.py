@@ -396,7 +396,8 @@ def commands() -> list[tuple[str, ...]]:
 
 def commands_on_the_page() -> set[str]:
     """Return the commands in the page's table: a cell has parts, each a command, or a group and its own."""
-    section = (ROOT / "docs" / "cli.md").read_text("utf-8").partition("\n## Commands\n")[2].partition("\n## ")[0]
+    source = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    section = source.partition("\n## Commands\n")[2].partition("\n## ")[0]
     names: set[str] = set()
     for row in re.findall(r"^\|[^|]*\|(.*)\|$", section, re.MULTILINE):
         for part in row.split(";"):

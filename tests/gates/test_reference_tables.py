@@ -115,7 +115,7 @@ def row(cls: type[Any], name: str, member: Any) -> str:
 
 
 def table_of(cls: type[Any]) -> str:
-    """Return the table of a class, which names together the methods that a class before it has as they are."""
+    """Return the table of a class. Methods that a class before it has alike share one row."""
     rows = {name: row(cls, name, member) for name, member in members(cls).items()}
     classes = list(CLASSES.values())
     for other in classes[: classes.index(cls)]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import GivenDuration, member, seconds, whole
@@ -195,7 +195,7 @@ class PoisonPolicy:
         """(R + 1)(C + 1): how often a message is tried that always fails."""
         return (self.receive_retry_count + 1) * (self.max_retry_cycles + 1)
 
-    def shown_attempt(self, counters: Counters) -> str:
+    def shown_attempt(self, counters: Counted) -> str:
         """Return which attempt at a message was the last one that was charged, in words."""
         number = counters.cycle * (self.receive_retry_count + 1) + counters.cycle_attempts
         if self.receive_retry_count >= UNLIMITED or self.max_retry_cycles >= UNLIMITED:
@@ -234,6 +234,23 @@ class Counters(NamedTuple):
     moves: int = 0
 
 
+class Counted(Protocol):
+    """A holder of the counts of a message's attempts: its counters, or its row."""
+
+    @property
+    def failures(self) -> int: ...
+    @property
+    def worker_deaths(self) -> int: ...
+    @property
+    def lock_expiries(self) -> int: ...
+    @property
+    def delivery_count(self) -> int: ...
+    @property
+    def cycle_attempts(self) -> int: ...
+    @property
+    def cycle(self) -> int: ...
+
+
 # Which lifetime counter an outcome adds to, and whether it adds to the delivery count. Deferring
 # adds to the delivery count in Service Bus; a release, an explicit dead-lettering and invalid
 # content do not.
@@ -249,14 +266,19 @@ _CHARGES: dict[Outcome, tuple[str | None, bool]] = {
 }
 
 
+def charges(before: Counted, outcome: Outcome) -> dict[str, int]:
+    """Return the counters that an attempt that ended with `outcome` changes, as they are after it."""
+    name, counted = _CHARGES[outcome]
+    changes: dict[str, int] = {name: getattr(before, name) + 1} if name else {}
+    if counted:
+        changes["delivery_count"] = before.delivery_count + 1
+        changes["cycle_attempts"] = before.cycle_attempts + 1
+    return changes
+
+
 def charge(counters: Counters, outcome: Outcome) -> Counters:
     """Return the counters after an attempt that ended with `outcome`."""
-    name, counted = _CHARGES[outcome]
-    changes: dict[str, int] = {name: getattr(counters, name) + 1} if name else {}
-    if counted:
-        changes["delivery_count"] = counters.delivery_count + 1
-        changes["cycle_attempts"] = counters.cycle_attempts + 1
-    return counters._replace(**changes) if changes else counters
+    return counters._replace(**charges(counters, outcome))
 
 
 class Retry(NamedTuple):
@@ -279,7 +301,7 @@ Verdict = Retry | Final
 
 def decide(
     policy: PoisonPolicy,
-    counters: Counters,
+    counters: Counted,
     outcome: Outcome,
     draw: float = 0.0,
     reason: str | None = None,
@@ -314,6 +336,7 @@ __all__ = [
     "RETRY",
     "UNLIMITED",
     "Backoff",
+    "Counted",
     "Counters",
     "Disposition",
     "Final",
@@ -324,5 +347,6 @@ __all__ = [
     "Retry",
     "Verdict",
     "charge",
+    "charges",
     "decide",
 ]

@@ -12,7 +12,7 @@ from lazaretto.engine.routing.forwards import active_due
 from lazaretto.model.entities import QueueStatus
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import in_main, main_key, queue_of, sequence_of
-from lazaretto.model.policy import Outcome, charge
+from lazaretto.model.policy import Outcome, charges
 from lazaretto.model.rates import FAILED
 from lazaretto.model.site import site_in
 from lazaretto.store.records.messages import (
@@ -47,7 +47,7 @@ def end_attempt(
         if queue is not None:
             note_cleared(tx, queue, sequence_of(row.key), row.suspect)
         row = _replace(row, suspect=0)
-    return row.charged(charge(row.counters, outcome))
+    return _replace(row, **charges(row, outcome))
 
 
 def note_cleared(tx: Transaction, queue: QueueRecord, sequence_number: int, suspect: int) -> None:
@@ -91,7 +91,7 @@ def return_all(tx: Transaction, outcomes: Sequence[tuple[MessageRow, Outcome]]) 
     attempts = [(main_key(row.key), _attempt(tx, row, outcome, None)) for row, outcome in outcomes]
     rows: dict[int, MessageRow] = {}
     for row, outcome in outcomes:
-        row = row.charged(charge(row.counters, outcome))
+        row = _replace(row, **charges(row, outcome))
         if row.deferred or outcome is Outcome.DEFERRED:
             rows[row.key] = _replace(row, state=DEFERRED, due=None, deferred=1)
         else:

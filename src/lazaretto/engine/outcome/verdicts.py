@@ -62,9 +62,9 @@ def fail(
         put_back(tx, end_attempt(tx, row, Outcome.RELEASED, failure))
         return Retry()
     row = end_attempt(tx, row, outcome, failure)
-    _tell(tx, queue, row, policy.shown_attempt(row.counters), outcome, failure)
+    _tell(tx, queue, row, policy.shown_attempt(row), outcome, failure)
     hooks_of(queue).on_failed(tx, row, outcome, failure)
-    verdict = decide(policy, row.counters, outcome, tx.random_fraction(), _reason(failure))
+    verdict = decide(policy, row, outcome, tx.random_fraction(), _reason(failure))
     if isinstance(verdict, Final) and poison is not None and allowed(poison, row.key):
         return _overrule(tx, queue, row, verdict, poison, failure, delay)
     carry_out(tx, queue, row, verdict, failure, delay)

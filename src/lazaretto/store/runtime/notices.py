@@ -54,7 +54,8 @@ class NoticeLog:
         now, key = self._clock(), (notice.queue, notice.level)
         lines: list[tuple[str, Mapping[str, Any]]] = []
         with self._lock:
-            span = self._spans.setdefault(key, _Span(now))
+            if (span := self._spans.get(key)) is None:
+                span = self._spans[key] = _Span(now)
             if now - span.since >= WHILE:
                 if span.count > MOST:
                     lines.append((f"{notice.queue!r}: {span.count - MOST} more were not logged", {}))

@@ -63,8 +63,6 @@ class Transaction(MessageReads):
     """
 
     plans = False
-    #: For how many messages it pays to write together: in a file, a text for some costs as much as each.
-    gathers_from = 64
 
     def __init__(self, context: CommitContext, new_message_id: Callable[[], str]) -> None:
         super().__init__(context)
@@ -322,7 +320,7 @@ class Transaction(MessageReads):
     @contextlib.contextmanager
     def together(self, messages: int) -> Iterator[None]:
         """Let writes about so many messages wait for their like within a block, until anything is read."""
-        if messages < self.gathers_from:
+        if messages < 2:
             yield
             return
         with self.context.gathering():

@@ -36,8 +36,8 @@ def _die_standing(line: WritersLine) -> Iterator[Callable[[float], None]]:
 POINTS = {
     "begun": (SqliteStore, "_save", _die),
     "committed": (WritersLine, "pass_on", _die),
-    "passed on": (News, "note", _die),
-    "noted": (News, "ring", _die),
+    "passed on": (News, "tell", _die),
+    "noted": (News, "_ring", _die),
     "in line": (WritersLine, "standing", _die_standing),
 }
 

@@ -60,11 +60,7 @@ def test_who_waits_is_told(files: list[WakeFile]) -> None:
     there.watch(PLACE, True, 1)
     before = there.number(PLACE)
 
-    def tell() -> None:
-        here.note({PLACE: 1})
-        here.ring({PLACE: 1})
-
-    timer = threading.Timer(0.02, tell)
+    timer = threading.Timer(0.02, here.tell, ({PLACE: 1},))
     timer.start()
     assert listen(there) == [True]
     assert there.number(PLACE) != before
@@ -75,10 +71,10 @@ def test_as_many_are_woken_as_there_are_messages(files: list[WakeFile]) -> None:
     sender, *waiting = map(News, files)
     for news in waiting:
         news.watch(PLACE, True, 1)
-    sender.ring({PLACE: 1})
+    sender.tell({PLACE: 1})
     assert sum(map(is_rung, files)) == 1
     # The one that was rung has not looked yet: the other one is next.
-    sender.ring({PLACE: 1})
+    sender.tell({PLACE: 1})
     assert sum(map(is_rung, files)) == 2
 
 
@@ -86,7 +82,7 @@ def test_who_waits_for_something_of_its_own_is_always_woken(files: list[WakeFile
     sender, *waiting = map(News, files)
     for news in waiting:
         news.watch(PLACE, False, 1)
-    sender.ring({PLACE: 1})
+    sender.tell({PLACE: 1})
     assert [is_rung(file) for file in files] == [False, True, True]
 
 
@@ -95,7 +91,7 @@ def test_who_waits_elsewhere_or_no_more_is_left_alone(files: list[WakeFile]) -> 
     elsewhere.watch(PLACE + 1, True, 1)
     gone.watch(PLACE, True, 1)
     gone.watch(PLACE, True, -1)
-    sender.ring({PLACE: 5})
+    sender.tell({PLACE: 5})
     assert not any(map(is_rung, files))
 
 

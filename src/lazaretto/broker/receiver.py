@@ -157,7 +157,8 @@ class Receiver(MessageVerbs, Closing):
         self, max_messages: int = 1, max_wait: GivenDuration | None = 0.0
     ) -> Steps[list[ReceivedMessage]]:
         """Return the steps of `receive`."""
-        self._refuse_closed()
+        if self._closed:
+            self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         wait = None if max_wait is None else seconds("max_wait", max_wait)
         if not self._present:
@@ -343,7 +344,8 @@ class Receiver(MessageVerbs, Closing):
 
     def _settling(self, messages: Messages, settlement: Settlement) -> Steps[None]:
         """Return the steps of a verb that settles messages."""
-        self._refuse_closed()
+        if self._closed:
+            self._refuse_closed()
         return settling(self._store, settlements(messages, settlement))
 
     # -- the session ----------------------------------------------------------------------------

@@ -80,7 +80,7 @@ class Sender(Closing):
         tracing = active(self._store)
         numbers: list[int]
         if tracing is None:
-            numbers = yield self._step(prepared)
+            numbers = yield Do(send_operation(self._path, self._via, prepared))
         else:
             numbers = yield from tracing.sending(self._path, prepared, self._step)
         return numbers[0] if isinstance(messages, Sendable) else numbers

@@ -50,7 +50,8 @@ def choose(keys: Sequence[int]) -> list[int]:
     """Return those of the keys of one queue whose messages are kept."""
     if len(keys) == 1:
         number = number_in_partition(keys[0])
-        return [keys[0]] if _is_chosen(number, _level_of(number)) else []
+        level = _level_of(number)
+        return [keys[0]] if _chosen(number >> level, level) == number else []
     lowest, highest = min(keys), max(keys)
     first, last = number_in_partition(lowest), number_in_partition(highest)
     level = _level_of(first)

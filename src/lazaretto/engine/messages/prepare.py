@@ -40,7 +40,23 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
     if type(message) is not Message:
         message = as_message(message)
     body = message.body if type(message.body) is bytes else _body(message.body)
-    if _is_plain(message):
+    if (
+        # It is only a body, perhaps with an id: nothing else needs checks.
+        message.session_id is None
+        and message.subject is None
+        and message.correlation_id is None
+        and message.to is None
+        and message.reply_to is None
+        and message.reply_to_session_id is None
+        and message.content_type is None
+        and message.partition_key is None
+        and message.time_to_live is None
+        and message.scheduled_enqueue_time is None
+        and (message.properties is None or (type(message.properties) is dict and not message.properties))
+        and type(message.dead_letter_queue) is str
+        and message.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
+        and message.amqp is None
+    ):
         named = message.message_id
         if named is not None:
             named = check_text("message_id", named, LONGEST_ID)
@@ -84,26 +100,6 @@ def view_of(message: Message | StoredMessage) -> MessageView:
     made = prepare(message)
     headers = decode_headers(made.headers)
     return MessageView(headers, made.message_id, size=len(made.body), body=lambda: made.body)
-
-
-def _is_plain(m: Message) -> bool:
-    """Return whether a message is only a body, perhaps with an id: nothing else needs checks."""
-    return (
-        m.session_id is None
-        and m.subject is None
-        and m.correlation_id is None
-        and m.to is None
-        and m.reply_to is None
-        and m.reply_to_session_id is None
-        and m.content_type is None
-        and m.partition_key is None
-        and m.time_to_live is None
-        and m.scheduled_enqueue_time is None
-        and (m.properties is None or (type(m.properties) is dict and not m.properties))
-        and type(m.dead_letter_queue) is str
-        and m.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
-        and m.amqp is None
-    )
 
 
 def check_size(message: NewMessage, limit: int) -> int:

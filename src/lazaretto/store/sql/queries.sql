@@ -282,6 +282,16 @@ UPDATE lazaretto_queues SET rollbacks = :rollbacks WHERE queue_id = :queue_id
 -- claims: not looked at
 SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last ORDER BY key DESC LIMIT 1
 
+-- name: select_last_keys
+-- The highest keys within a lane's three subqueues that count with its numbers.
+-- locks: not looked at
+-- claims: not looked at
+SELECT
+    (SELECT key FROM lazaretto_messages WHERE key > :first AND key <= :last ORDER BY key DESC LIMIT 1),
+    (SELECT key FROM lazaretto_messages WHERE key > :first_dead AND key <= :last_dead ORDER BY key DESC LIMIT 1),
+    (SELECT key FROM lazaretto_messages WHERE key > :first_transfer AND key <= :last_transfer
+        ORDER BY key DESC LIMIT 1)
+
 -- name: count_purged
 -- How many purged dead letters a queue holds.
 -- locks: not looked at

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import EntityKind, QueueOptions, Subqueue
@@ -50,7 +51,9 @@ class QueueTables(Part):
         known = self._context.memory.queues
         if path_key not in known:
             row = self._context.run("select_queue", (path_key,)).fetchone()
-            known[path_key] = queue_record(row) if row else None
+            record = known[path_key] = self._record(row)
+            if record is not None:
+                self._context.memory.queues_by_id[record.queue_id] = record
         return known[path_key]
 
     def by_id(self, queue_id: int) -> QueueRecord | None:
@@ -58,8 +61,18 @@ class QueueTables(Part):
         known = self._context.memory.queues_by_id
         if queue_id not in known:
             row = self._context.run("select_queue_by_id", (queue_id,)).fetchone()
-            known[queue_id] = queue_record(row) if row else None
+            known[queue_id] = self._record(row)
         return known[queue_id]
+
+    def _record(self, row: tuple[Any, ...] | None) -> QueueRecord | None:
+        """Return a row as a record: as what it was when it was read last, if it is the same."""
+        if row is None:
+            return None
+        rows = self._context.memory.queue_rows
+        last = rows.get(row[0])
+        if last is None or last[0] != row:
+            last = rows[row[0]] = (row, queue_record(row))
+        return last[1]
 
     def near(self, path_key: str, limit: int) -> list[tuple[str, EntityKind]]:
         """Return what stands nearest to a path in order: up to `limit` before it, and as many behind it."""

@@ -78,13 +78,16 @@ def queue_record(row: tuple[Any, ...]) -> QueueRecord:
 class Memory:
     """The writer's knowledge without asking the file.
 
-    All of it holds as long as nobody else has written, but for `cursors` (behind which key the fresh
-    messages of a queue start, at the earliest): they hold for ever, because a message is fresh only once.
+    All of it holds as long as nobody else has written, but for `queue_rows`, and for `cursors` (behind which
+    key the fresh messages of a queue start, at the earliest): they hold for ever, because a message is fresh
+    only once.
     """
 
     def __init__(self) -> None:
         self.queues: dict[str, QueueRecord | None] = {}
         self.queues_by_id: dict[int, QueueRecord | None] = {}
+        #: Rows of queues as they were last, and what they say, by id: most are the same when read again.
+        self.queue_rows: dict[int, tuple[tuple[Any, ...], QueueRecord]] = {}
         self.subscriptions: dict[int, tuple[QueueRecord, ...]] = {}
         self.last_sequences: dict[int, int] = {}
         self.cursors: dict[int, int] = {}

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from lazaretto.errors import StoreError
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import (
+    QUEUE_BITS,
     highest_of_each,
     lane_of,
     lower_bound,
     main_key,
-    queue_of,
     upper_bound,
 )
 from lazaretto.store.records.messages import QueueRecord
@@ -40,13 +40,11 @@ class SequenceNumbers(Part):
     def _find_last(self, lane: int) -> int:
         row = self._context.run("select_high_water", (lane,)).fetchone()
         last: int = row[0] if row else 0
-        for place in _PLACES:
-            first = lower_bound(lane, place)
-            # What is below was seen before; many that are gone may stand there.
-            row = self._context.run("select_last_key", (first + last, upper_bound(lane, place))).fetchone()
-            if row:
-                last = max(last, row[0] - first)
-        return last
+        # What is below was seen before; many that are gone may stand there.
+        bounds = [b for place in _PLACES for b in (lower_bound(lane, place) + last, upper_bound(lane, place))]
+        keys = self._context.run("select_last_keys", bounds).fetchone()
+        start = lower_bound(lane)
+        return max([last, *(main_key(key) - start for key in keys if key is not None)])
 
     def last(self, lane: int) -> int:
         """Return the highest key that a lane has given to a message so far."""
@@ -83,8 +81,10 @@ class SequenceNumbers(Part):
 
     def keep_highest(self, keys: Sequence[int]) -> None:
         """Keep a lane's highest sequence number before the last message that shows it goes."""
+        numbers = self._context.memory.last_sequences
         for lane, number in self._highest(keys).items():
-            if number >= self._last(lane):
+            last = numbers.get(lane)
+            if number >= (self._last(lane) if last is None else last):
                 self._set_high_water(lane, number)
 
     def _highest(self, keys: Sequence[int]) -> dict[int, int]:
@@ -96,7 +96,7 @@ class SequenceNumbers(Part):
         return found
 
     def _lane_of(self, key: int) -> int:
-        queue_id = queue_of(key)
+        queue_id = key >> QUEUE_BITS
         queue = self._queues.by_id(queue_id)
         return queue_id if queue is None or queue.partitions == 1 else lane_of(key, queue.partitions)
 

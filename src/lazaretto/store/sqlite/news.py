@@ -42,18 +42,18 @@ class News:
 
     # -- telling --------------------------------------------------------------------------------
 
-    def note(self, places: Mapping[int, int]) -> None:
-        """Record news of these places: threads that start to wait now see it. Call `ring` next."""
+    def tell(self, places: Mapping[int, int]) -> None:
+        """Record news of these places, which threads that start to wait now see, and wake other processes."""
         file = self._file
         for place in places:
             # By the slot's number no two processes take the same one.
             file.words[FIRST_NEWS + place % BUCKETS] = file.slot << 24 | next(self._numbers) & 0xFF_FFFF
+        if file.find_reader() >= 0:
+            self._ring(places)
 
-    def ring(self, places: Mapping[int, int]) -> None:
+    def _ring(self, places: Mapping[int, int]) -> None:
         """Wake other processes that wait for messages of these places, no more than needed."""
         file = self._file
-        if file.find_reader() < 0:
-            return
         slots = file.waiting(READERS)
         if not slots or slots == [file.slot]:
             return

@@ -145,7 +145,16 @@ class SqliteStore(Store):
 
     def _begin_alone(self, connection: sqlite3.Connection) -> None:
         """Start a transaction of the one writer there can be, with a log that is not too long."""
-        self._wait_to_begin(connection)
+        line = self._line
+        waits = line is not None and line.turn_ends is not None and line.is_others_turn()
+        if not waits:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                _refuse_unless_busy(error)
+                waits = True
+        if waits:
+            self._wait_to_begin(connection, line)
         if not next(self._log.turns) or not self._log.is_due():
             return
         with suppress(sqlite3.Error, StoreGone):
@@ -153,20 +162,13 @@ class SqliteStore(Store):
             self._log.copy()
         # Only a transaction that begins now finds all of it copied, and begins the log anew.
         connection.execute("ROLLBACK")
-        self._wait_to_begin(connection)
+        self._begin_alone(connection)
 
-    def _wait_to_begin(self, connection: sqlite3.Connection) -> None:
+    def _wait_to_begin(self, connection: sqlite3.Connection, line: WritersLine | None) -> None:
         """Start a transaction once no other process is in one and it is this one's turn.
 
         Naps are shorter than SQLite's own, which may miss every gap that a busy writer leaves for seconds.
         """
-        line = self._line
-        if line is None or line.turn_ends is None or not line.is_others_turn():
-            try:
-                connection.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                _refuse_unless_busy(error)
         end = time.monotonic() + self._busy
         nap = _FIRST_NAP
         with nullcontext(time.sleep) if line is None else line.standing() as sleep:
@@ -261,9 +263,8 @@ class SqliteStore(Store):
         if news is None:
             super()._tell(woken, comes_due)
             return
-        news.note(woken)
+        news.tell(woken)
         self.notifier.notify(woken)
-        news.ring(woken)
         if comes_due is not None and comes_due - self.clock.now() < _POLL * MICROSECONDS:
             news.ring_for_timer()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from lazaretto.store.sqlite import futex
+from lazaretto.store.sqlite import futex, writers_line
 from lazaretto.store.sqlite.news import News
 from lazaretto.store.sqlite.wake_file import READER_BELL, READERS, WRITER_BELL, WakeFile
 from lazaretto.store.sqlite.writers_line import WritersLine
@@ -138,6 +138,44 @@ def test_nobody_is_woken_before_a_turn_ends(files: list[WakeFile]) -> None:
         assert files[1].pause > 0
         files[0].pause = time.monotonic_ns() + 120_000_000_000
         sleep(0)
+
+
+def test_only_who_is_next_tries(files: list[WakeFile]) -> None:
+    writer, second, first = map(WritersLine, files)
+    with first.standing() as sleep_first, second.standing() as sleep_second:
+        _await_turn_of_others(writer, files)
+        assert not sleep_second(0)
+        assert sleep_first(0)
+
+
+def test_the_first_one_takes_the_turn_of_who_writes_no_more(files: list[WakeFile]) -> None:
+    writer, second, first = map(WritersLine, files)
+    with writer.standing():
+        pass
+    with second.standing() as sleep_second:
+        files[1].set_times(2, time.monotonic_ns())
+        with first.standing():
+            files[2].set_times(1, time.monotonic_ns())
+            writer.turn_ends = time.monotonic_ns() + 120_000_000_000
+            files[0].pause = 1
+            assert not sleep_second(0)
+            assert not writer.is_others_turn()
+        assert writer.is_others_turn()
+
+
+def test_who_comes_between_two_commits_leaves_the_turn(
+    files: list[WakeFile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writers_line, "_PAUSE", 120_000_000_000)
+    writer, waiting, other = map(WritersLine, files)
+    with writer.standing():
+        pass
+    with waiting.standing():
+        writer.turn_ends = time.monotonic_ns() + 120_000_000_000
+        writer.pass_on()
+        other.pass_on()
+        assert not is_rung(files[1], WRITER_BELL)
+        assert not writer.is_others_turn()
 
 
 def test_who_writes_now_and_then_wakes_the_next_one_at_once(files: list[WakeFile]) -> None:

@@ -171,19 +171,19 @@ class SqliteStore(Store):
         """
         end = time.monotonic() + self._busy
         nap = _FIRST_NAP
-        with nullcontext(time.sleep) if line is None else line.standing() as sleep:
+        with nullcontext(_nap) if line is None else line.standing() as sleep:
             while True:
-                sleep(nap)
-                try:
-                    connection.execute("BEGIN IMMEDIATE")
-                    return
-                except sqlite3.OperationalError as error:
-                    _refuse_unless_busy(error)
-                    if time.monotonic() >= end:
-                        raise StoreBusy(
-                            f"{self._where}: another process held the write lock for {self._busy:g} seconds; "
-                            "try again"
-                        ) from error
+                if sleep(nap):
+                    try:
+                        connection.execute("BEGIN IMMEDIATE")
+                        return
+                    except sqlite3.OperationalError as error:
+                        _refuse_unless_busy(error)
+                if time.monotonic() >= end:
+                    raise StoreBusy(
+                        f"{self._where}: another process held the write lock for {self._busy:g} seconds; "
+                        "try again"
+                    )
                 nap = min(2 * nap, _LONGEST_NAP)
 
     def _save(self) -> None:
@@ -389,6 +389,11 @@ class SqliteStore(Store):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
             return others
         return [*others, self._connection]
+
+
+def _nap(seconds: float) -> bool:
+    time.sleep(seconds)
+    return True
 
 
 def _refuse_unless_busy(error: sqlite3.OperationalError) -> None:

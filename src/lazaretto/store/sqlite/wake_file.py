@@ -25,7 +25,7 @@ BUCKETS = 256
 
 #: The layout: what it is, who reads, who writes, words of news, slots.
 _MAGIC = b"lazaretto wake 1"
-_PAUSE = 2
+_PAUSE, _OWNER = 2, 3
 READERS = 256
 WRITERS = READERS + SLOTS
 _NEWS = 1024
@@ -181,6 +181,15 @@ class WakeFile:
     @pause.setter
     def pause(self, until: int) -> None:
         self._times[_PAUSE] = until
+
+    @property
+    def owner(self) -> int:
+        """The slot of the writer whose turn it is."""
+        return self._times[_OWNER]
+
+    @owner.setter
+    def owner(self, slot: int) -> None:
+        self._times[_OWNER] = slot
 
     def set_times(self, since: int, latest: int) -> None:
         _times.pack_into(self.memory, self._base + TIMES, since, latest)

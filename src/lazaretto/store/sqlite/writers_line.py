@@ -1,8 +1,9 @@
 """The queue of processes that want to write to a store, so that each has its turn.
 
-SQLite's own lock says who writes. Whoever has had its turn wakes who has waited longest, and stands behind
-the others if it wants to write again. A turn is several commits long: the first of each turn costs about
-twice as much as the next ones, because nothing of the file is in the processor's caches, or in SQLite's.
+SQLite's own lock says who writes. Whoever has had its turn hands it to the one that has waited longest, and
+stands behind the others if it wants to write again. Nobody else in the line tries meanwhile; the first of it
+does if whoever has the turn pauses for too long. A turn is several commits long: the first of each turn costs
+about twice as much as the next ones: nothing of the file is in the processor's caches, or in SQLite's.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from lazaretto.store.sqlite.wake_file import WRITER_BELL, WRITERS, WakeFile
 _TURN = 2_000_000
 #: Who writes again within this time does so often, in nanoseconds.
 _OFTEN = 1_000_000
-#: How soon whoever has its turn mostly writes again, in nanoseconds.
-_PAUSE = 200_000
+#: How soon whoever has its turn mostly writes again, in nanoseconds; beside other work on the processors.
+_PAUSE = 500_000
 _OVER = 0
 #: Who lives and waits has looked up by itself since then, in nanoseconds.
 _LOOKS_UP = 100_000_000
@@ -29,28 +30,35 @@ class WritersLine:
 
     def __init__(self, file: WakeFile) -> None:
         self._file = file
-        #: When this process's turn ends; _OVER once it has woken the next one; None while nobody waits.
+        #: When this process's turn ends; _OVER once it is another's; None while nobody waits.
         self.turn_ends: int | None = None
         self._wrote = 0
 
     def is_others_turn(self) -> bool:
         """Return whether this process has had its turn, and others wait; whoever is next is woken, once."""
-        ends = self.turn_ends
-        if ends is None or (ends and time.monotonic_ns() < ends):
+        ends, file = self.turn_ends, self._file
+        if ends is None:
             return False
-        if self._file.find_writer() < 0:
+        owns = file.owner == file.slot
+        if owns and ends and time.monotonic_ns() < ends:
+            return False
+        if file.find_writer() < 0:
             self.turn_ends = None
             return False
-        if ends:
-            # Once: a second one that is woken would take the first one's turn away.
+        if not owns:
+            # Whoever was next has not waited for this process, which was away for longer than a pause.
+            self.turn_ends = _OVER
+        elif ends:
             now = time.monotonic_ns()
             first, _ = self._first(now)
-            self.turn_ends = None if first is None else _OVER
             if first is None:
+                self.turn_ends = None
                 return False
+            # Once: a second one that is woken would take the first one's turn away.
+            self.turn_ends = _OVER
             # All others sleep on meanwhile.
-            self._file.pause = now + _PAUSE
-            self._file.ring(first, WRITER_BELL)
+            file.owner, file.pause = first, now + _PAUSE
+            file.ring(first, WRITER_BELL)
         return True
 
     def _first(self, now: int) -> tuple[int | None, int]:
@@ -63,18 +71,25 @@ class WritersLine:
         return first, longest
 
     @contextmanager
-    def standing(self) -> Iterator[Callable[[float], None]]:
-        """Wait in line within a `with` block; gives a function that sleeps until one's turn or a timeout."""
+    def standing(self) -> Iterator[Callable[[float], bool]]:
+        """Wait in line within a `with` block.
+
+        Gives a function that sleeps until one's turn or a timeout; it returns whether the file may be free.
+        """
         file, since = self._file, time.monotonic_ns()
 
-        def sleep(seconds: float) -> None:
+        def sleep(seconds: float) -> bool:
             file.set_times(since, time.monotonic_ns())
             file.sleep(WRITER_BELL, seconds)
-            pause = file.pause - time.monotonic_ns()
-            if 0 < pause <= _PAUSE:
-                # In a pause the file is free, but soon used again. Who was rung does not sleep.
-                file.sleep(WRITER_BELL, pause * 1e-9)
             file.silence(WRITER_BELL)
+            if file.owner == file.slot:
+                return True
+            now = time.monotonic_ns()
+            if 0 < file.pause - now <= _PAUSE:
+                # In a pause the file is free, but soon used again.
+                return False
+            # Whoever had its turn writes no more: who is first in the line is next.
+            return self._first(now)[0] in (file.slot, None)
 
         file.silence(WRITER_BELL)
         file.set_times(since, since)
@@ -83,7 +98,9 @@ class WritersLine:
             yield sleep
         finally:
             file.set_waiting(WRITERS, False)
-            self.turn_ends = time.monotonic_ns() + _TURN
+            now = time.monotonic_ns()
+            if file.owner != file.slot or not self.turn_ends or self.turn_ends < now:
+                file.owner, self.turn_ends = file.slot, now + _TURN
 
     def pass_on(self) -> None:
         """Wake whoever is next once this process has had its turn. To be called after each write."""
@@ -93,10 +110,13 @@ class WritersLine:
             self.turn_ends = None
             return
         if self.turn_ends is None:
+            if file.owner != file.slot and 0 < file.pause - now <= _PAUSE:
+                # It came between two commits of another's turn.
+                return
             first, since = self._first(now)
             if first is None:
                 return
             # Who writes now and then has no turn.
-            self.turn_ends = since + _TURN if now - wrote < _OFTEN else now
+            file.owner, self.turn_ends = file.slot, since + _TURN if now - wrote < _OFTEN else now
         if not self.is_others_turn():
             file.pause = now + _PAUSE

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -25,15 +25,32 @@ from lazaretto.spark.result_values import rows_of
 from lazaretto.spark.source_rows import beyond_text
 from lazaretto.store.records.messages import NewMessage
 
-if TYPE_CHECKING:
-    from lazaretto.spark.row_origins import RowOrigin
-
 #: The property with a row's columns besides its body, as a stream of Arrow's.
 COLUMNS = "lazaretto.columns"
 #: The place of a row in a batch of one, and how a stream of Arrow's ends.
 _FIRST, _END = pa.array([0]), b"\xff\xff\xff\xff" + bytes(4)
 #: Values that are properties, too, so that people see and search them, and their longest text.
 _SIMPLE, _LONGEST = (bool, int, float, str, datetime.datetime), 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class RowOrigin:
+    """The place that a row came from, by columns and as text.
+
+    `place`: its id; `content`: that of the place and of what the row was. `others`: what stands beside its
+    body, as a stream of Arrow's.
+    """
+
+    columns: Mapping[str, Any]
+    text: str
+    place: str
+    content: str
+    others: bytes
+
+    @property
+    def number(self) -> int:
+        """Return a number for the row, below those of messages."""
+        return -1 - int(self.content[-15:], 16)
 
 
 @dataclasses.dataclass(frozen=True)

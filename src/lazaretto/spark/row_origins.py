@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import hashlib
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from lazaretto.spark.row_layout import RowLayout, as_property, shown_values, values_in
+from lazaretto.spark.row_layout import RowLayout, RowOrigin, as_property, shown_values, values_in
 
 #: Columns of ours that say where a row of a file came from.
 FILE, BLOCK = "lazaretto_file", "lazaretto_block"
@@ -19,26 +18,6 @@ FILE, BLOCK = "lazaretto_file", "lazaretto_block"
 #: How they are called where people see them.
 _SHOWN = {FILE: "file", BLOCK: "block"}
 _encode = msgspec.json.Encoder().encode
-
-
-@dataclasses.dataclass(frozen=True)
-class RowOrigin:
-    """The place that a row came from, by columns and as text.
-
-    `place`: its id; `content`: that of the place and of what the row was. `others`: what stands beside its
-    body, as a stream of Arrow's.
-    """
-
-    columns: Mapping[str, Any]
-    text: str
-    place: str
-    content: str
-    others: bytes
-
-    @property
-    def number(self) -> int:
-        """Return a number for the row, below those of messages."""
-        return -1 - int(self.content[-15:], 16)
 
 
 def origin_texts(layout: RowLayout, rows: pa.RecordBatch) -> list[str]:

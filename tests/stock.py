@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import secrets
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from servers import address, drop
 
 import lazaretto
 from lazaretto import ManualClock
+from lazaretto.store.postgres.schema import FUNCTIONS
 
 #: What a test may not change of a store that goes on: tables with their columns, indexes, functions, rights.
 _SHAPE = """
@@ -78,6 +80,10 @@ def _make(connection: psycopg.Connection[Any], server: str) -> _Stored:
     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(f"{schema}_own")))
     # Most tests bring such a clock, and nothing in the store may be newer than what they do.
     lazaretto.connect(address(server, schema), clock=ManualClock()).close()
+    if os.environ.get("LAZARETTO_TEST_FUNCTIONS") == "none":
+        # As if workers were left that know nothing of functions: then all commits are made in other ways.
+        oldest = sql.SQL("UPDATE {} SET value = %s WHERE name = 'oldest'")
+        connection.execute(oldest.format(sql.Identifier(schema, "lazaretto_meta")), (str(FUNCTIONS - 1),))
     names = "SELECT tablename FROM pg_tables WHERE schemaname = %s ORDER BY tablename"
     tables = [name for (name,) in connection.execute(names, (schema,))]
     rows, columns = {}, {}

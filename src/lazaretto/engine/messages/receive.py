@@ -33,6 +33,7 @@ from lazaretto.store.records.messages import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.records.plain import PlainTake
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
@@ -117,6 +118,11 @@ class Receive(Operation[Found]):
         if queue is None or queue.breaker == before.breaker:
             return False
         return passage_of_client(tx, queue, self.path, self.limit) is None
+
+    def plain(self) -> PlainTake | None:
+        if self.session is not None or self.after or self.path.subqueue is not Subqueue.MAIN:
+            return None
+        return PlainTake(self.path, self.limit)
 
     def start(self, tx: Transaction) -> Callable[[], Found | Again] | None:
         return self.start_all(tx, [self])[0]

@@ -28,6 +28,7 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound, sequence_of
 from lazaretto.model.partitions import detection_key
 from lazaretto.store.records.messages import SCHEDULED, NewMessage, QueueRecord
+from lazaretto.store.records.plain import PlainSend
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
@@ -63,6 +64,14 @@ class Send(Operation[list[int]]):
         if queue.options.requires_duplicate_detection:
             return _send_new(tx, queue, self.messages, self.destination)
         return _insert(tx, queue, self.messages, self.destination)
+
+    def plain(self) -> PlainSend | None:
+        if self.destination is not None:
+            return None
+        for message in self.messages:
+            if message.dead_letter_queue is not None:
+                return None
+        return PlainSend(self.path, self.messages)
 
     def start(self, tx: Transaction) -> Callable[[], list[int]] | None:
         return self.start_all(tx, [self])[0]

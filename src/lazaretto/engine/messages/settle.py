@@ -41,7 +41,9 @@ from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, 
 from lazaretto.model.messages import Lock, ReceivedMessage, StoredMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.model.rates import COMPLETED
+from lazaretto.model.reservoir import choose
 from lazaretto.store.records.messages import DEFERRED, FRESH, SCHEDULED, MessageRow, QueueRecord
+from lazaretto.store.records.plain import PlainRemoval
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
@@ -126,6 +128,22 @@ class Settle(Operation[list[tuple[int, Final]]]):
             cls(entries).run(tx)
             return [[] for _ in operations]
         return [operation.run(tx) for operation in operations]
+
+    def plain(self) -> PlainRemoval | None:
+        messages = []
+        for entry in self.entries:
+            message = entry.message
+            if entry.settlement is not COMPLETE or message.deliveries > 1 or message.suspect:
+                return None
+            messages.append(message)
+        if not messages or (lock := messages[0].lock) is None or lock.path.subqueue is not Subqueue.MAIN:
+            return None
+        for message in messages:
+            one = message.lock
+            if one is None or one.session_id is not None or one.path != lock.path:
+                return None
+        # Examples are kept of some, and fewer the more there are.
+        return None if choose([m.key for m in messages]) else PlainRemoval(lock.path, messages)
 
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         finals: list[tuple[int, Final]] = []

@@ -88,6 +88,12 @@ class Sent:
         """Return the next row, or None."""
         return next(iter(self), None)
 
+    def numbers(self, columns: int) -> list[int | None]:
+        """Return the first columns of the only row, which are BIGINT."""
+        get = self._answer().get_value
+        values = [get(0, column) for column in range(columns)]
+        return [None if value is None else int.from_bytes(value, signed=True) for value in values]
+
     def number(self, column: int = 0) -> int | None:
         """Return a BIGINT of the only row: in every commit, what loads any rows would cost more than this."""
         value = self._answer().get_value(0, column)

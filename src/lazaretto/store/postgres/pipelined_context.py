@@ -88,6 +88,10 @@ class PgContext(CommitContext):
             self.mark.lower(due)
             self.first_due = due if self.first_due is None else min(due, self.first_due)
 
+    def note_lock(self, until: int) -> None:
+        """Record until when a lock lasts."""
+        self.first_due = until if self.first_due is None else min(until, self.first_due)
+
     def write_range_locks(self) -> None:
         if self.memory.ranges and not self.reads:
             self.memory.ranges = False

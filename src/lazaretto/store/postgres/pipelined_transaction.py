@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lazaretto.model.keys import lower_bound, queue_of_lane, upper_bound
+from lazaretto.model.keys import in_main, lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.store.postgres.partition_heads import PgPartitions
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
@@ -82,21 +82,35 @@ class PgTransaction(Transaction):
 
     def insert_row(self, row: MessageRow, body: bytes | None) -> None:
         self.context.note_due(row.due)
+        self._keep_numbers((row.key,))
         super().insert_row(row, body)
 
     def insert_rows(self, rows: Sequence[tuple[MessageRow, bytes]]) -> None:
         for row, _ in rows:
             self.context.note_due(row.due)
+        self._keep_numbers([row.key for row, _ in rows])
         super().insert_rows(rows)
 
     def save_row(self, row: MessageRow, new_key: int | None = None) -> None:
         self.context.note_due(row.due)
+        if new_key is not None:
+            self._keep_numbers((new_key,))
         super().save_row(row, new_key)
 
     def save_rows(self, rows: Mapping[int, MessageRow]) -> None:
         for row in rows.values():
             self.context.note_due(row.due)
+        self._keep_numbers(list(rows))
         super().save_rows(rows)
+
+    def _keep_numbers(self, keys: Sequence[int]) -> None:
+        """Keep the highest sequence numbers of messages that are not in the main part of their queue.
+
+        Functions of the server look for a queue's highest number only there.
+        """
+        aside = [key for key in keys if not in_main(key)]
+        if aside:
+            self.sequences.keep_highest(aside)
 
     def random_token(self, messages: int = 1) -> int:
         token = super().random_token()

@@ -613,34 +613,27 @@ WITH held AS (
 )
 SELECT 1 / count(*) FROM held
 
--- part: settings_mark
--- What tells whether a queue is set otherwise; its counts are in the same row.
--- Differs because only the server is asked again within a commit.
-hashtextextended(
-    concat_ws(chr(10), path, options, status, halted_by, dead_letter_halted_by, breaker, encode(rules, 'hex'),
-              redacted), 0)
-
 -- name: select_settings
 -- A queue as it is set, and what tells whether that has changed since.
 -- Differs because only the server is asked again within a commit.
-SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE path_key = :path_key
+SELECT [queue_columns], settings_mark FROM lazaretto_queues WHERE path_key = :path_key
 
 -- name: select_settings_by_id
 -- The same by a queue's number.
 -- Differs because only the server is asked again within a commit.
-SELECT [queue_columns], [settings_mark] FROM lazaretto_queues WHERE queue_id = :queue_id
+SELECT [queue_columns], settings_mark FROM lazaretto_queues WHERE queue_id = :queue_id
 
 -- part: mark_of_topic
 -- What tells whether a topic's subscriptions are set otherwise, or are others.
 -- Differs because only the server is asked again within a commit.
-coalesce((SELECT hashtextextended(string_agg(concat(queue_id, ' ', [settings_mark]), ' ' ORDER BY queue_id), 0)
+coalesce((SELECT hashtextextended(string_agg(concat(queue_id, ' ', settings_mark), ' ' ORDER BY queue_id), 0)
           FROM lazaretto_queues WHERE topic_id = known.topic_id), 0)
 
 -- name: select_settings_of_topic
 -- A topic's subscriptions by path, each as it is set with what tells whether that has changed since, and the same of
 -- them all.
 -- Differs because only the server is asked again within a commit.
-SELECT [queue_columns], [settings_mark], of_all
+SELECT [queue_columns], settings_mark, of_all
 FROM lazaretto_queues q JOIN (
     SELECT topic_id, [mark_of_topic] AS of_all FROM (SELECT :topic_id::bigint AS topic_id) AS known OFFSET 0
 ) AS topic USING (topic_id)
@@ -678,7 +671,7 @@ CASE WHEN pg_current_xact_id_if_assigned() IS NOT NULL
 -- Differs because the file has PRAGMA data_version.
 SELECT 1 / (cardinality(:queues::bigint[]) = (
            SELECT count(*) FROM unnest(:queues::bigint[], :marks::bigint[]) AS known (queue_id, mark)
-           WHERE mark = (SELECT [settings_mark] FROM lazaretto_queues q WHERE q.queue_id = known.queue_id))
+           WHERE mark = (SELECT settings_mark FROM lazaretto_queues q WHERE q.queue_id = known.queue_id))
        )::int,
        [next_version],
        1 / (cardinality(:topics::bigint[]) = (
@@ -689,8 +682,41 @@ SELECT 1 / (cardinality(:queues::bigint[]) = (
 -- name: close_one
 -- The same if it depends on one queue, which most commits do: lists would cost three times as much.
 -- Differs because the file has PRAGMA data_version.
-SELECT 1 / (EXISTS (SELECT 1 FROM lazaretto_queues WHERE queue_id = :queue_id AND [settings_mark] = :mark))::int,
+SELECT 1 / (EXISTS (SELECT 1 FROM lazaretto_queues WHERE queue_id = :queue_id AND settings_mark = :mark))::int,
        [next_version]
+
+-- == commits of plain operations ==
+
+-- name: call_send
+-- One new message.
+-- Differs because only the server has functions.
+SELECT * FROM lazaretto_send_v1(
+    :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :channel, :state, :due, :expires, :message_id, :headers, :body,
+    :body_id, :apart)
+
+-- name: call_send_several
+-- Several: their columns.
+-- Differs because only the server has functions.
+SELECT * FROM lazaretto_send_several_v1(
+    :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :channel, :amount, :state, :due, :expires, :message_id, :headers,
+    :body, :body_id, :apart_ids, :apart, :first_due)
+
+-- name: call_take
+-- The next fresh message.
+-- Differs because only the server has functions.
+SELECT * FROM lazaretto_take_v1(:writing, :store, :queue_id, :mark, :relaxed, :now, :start, :until, :token, :holder, :since, :looks)
+
+-- name: call_take_several
+-- The next ones, each under a token of its own.
+-- Differs because only the server has functions.
+SELECT * FROM lazaretto_take_several_v1(
+    :writing, :store, :queue_id, :mark, :relaxed, :now, :start, :until, :tokens, :holder, :since, :looks)
+
+-- name: call_complete
+-- Completed messages go, each held under its token.
+-- Differs because only the server has functions.
+SELECT * FROM lazaretto_complete_v1(
+    :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :keys, :tokens, :highest, :apart)
 
 -- == events and audit ==
 

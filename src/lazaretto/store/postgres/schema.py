@@ -14,7 +14,7 @@ from lazaretto.errors import InvalidOption, StoreForeign, StoreNotFound, StoreOu
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection, translating
-from lazaretto.store.postgres.dialect import dialect
+from lazaretto.store.postgres.dialect import dialect, within
 from lazaretto.store.postgres.poolers import refuse_transaction_pooling
 from lazaretto.store.sql.copy_store import COPYING, unfinished
 from lazaretto.store.sql.query_files import Migration, load_migrations
@@ -26,6 +26,9 @@ _STATEMENT = re.compile(r"\s*\S(?:\$\$.*?\$\$|.)*?;[ ]*(?=\n|\Z)", re.DOTALL)
 RANGE_LOCKS = 4
 #: The schema from which on every worker knows of claims that lock ranges.
 CLAIMED_RANGES = 17
+#: The schema from which on every worker keeps a queue's highest number when its message becomes a dead
+#: letter: functions that send rely on it.
+FUNCTIONS = 24
 #: What stands in a schema; functions and operators, too: the store's statements would call them.
 _CONTENTS = """
     SELECT named.name::text FROM pg_namespace n JOIN (
@@ -135,7 +138,8 @@ def migrate(
         )
         for step in due:
             for statement in statements(step.sql):
-                connection.script(statement)
+                # Functions run whatever the path of their caller is.
+                connection.script(within(schema, statement))
         facts = {}
         if state is None:
             facts = {"store_id": uuid.uuid4().hex, "created": str(now)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -19,6 +19,7 @@ from lazaretto.store.postgres.confined_commits import ConfinedCommits
 from lazaretto.store.postgres.connection import PgConnection, own_fault, translated, translating
 from lazaretto.store.postgres.dialect import dialect
 from lazaretto.store.postgres.due_mark import DueMark
+from lazaretto.store.postgres.lean_commits import LeanCommits
 from lazaretto.store.postgres.listener import Bell, Listener, ServerClock
 from lazaretto.store.postgres.patience import Patience
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
@@ -27,7 +28,14 @@ from lazaretto.store.postgres.poolers import refuse_transaction_pooling
 from lazaretto.store.postgres.queue_locks import SLOT, lock_of
 from lazaretto.store.postgres.readers import Readers
 from lazaretto.store.postgres.restraint import Restraint
-from lazaretto.store.postgres.schema import CLAIMED_RANGES, RANGE_LOCKS, check_name, prepare, shown_place
+from lazaretto.store.postgres.schema import (
+    CLAIMED_RANGES,
+    FUNCTIONS,
+    RANGE_LOCKS,
+    check_name,
+    prepare,
+    shown_place,
+)
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.postgres.side_commits import SideCommits
 from lazaretto.store.postgres.tables import PgTables
@@ -52,6 +60,8 @@ _ATTEMPTS = 4
 _LOOK_EVERY = 0.1
 
 
+#: Errors of a role that may not call functions, or of a store without them.
+_WITHOUT_FUNCTIONS = (psycopg.errors.InsufficientPrivilege, psycopg.errors.UndefinedFunction)
 #: Seconds by which the server's clock may be before ours.
 _CLOSE = 1.0
 
@@ -113,6 +123,12 @@ class PostgresStore(SideCommits):
         self._number = self._commits.number
         self._settings = Settings(connection, self.dialect)
         self._whole = WholeCommits(self._commits, self._settings, self._whole_transaction, self._save_counts)
+        # Body ids of its own are good for as long as the server is the same.
+        self._lean = LeanCommits(
+            self._commits, self._settings, self._lean_transaction(), lambda: self._whole.floors
+        )
+        #: Whether functions of the server do what is plain: no worker is left that knows nothing of them.
+        self._calls = state.oldest >= FUNCTIONS
         self._begun_at = 0
         #: How many commits of this process have followed on each other, nobody else having written.
         self._lone_commits = 0
@@ -156,6 +172,13 @@ class PostgresStore(SideCommits):
         context.rates = self._rates
         return WholeTransaction(context, self._new_message_id, ranges=self._ranges)
 
+    def _lean_transaction(self) -> PgTransaction:
+        memory = Memory()
+        memory.cursors, memory.unclear = self._memory.cursors, self._memory.unclear
+        context = PgContext(self._connection, self.dialect, memory, self.identity, self._mark)
+        context.rates = self._rates
+        return PgTransaction(context, self._new_message_id, ranges=self._ranges)
+
     def _take_slot(self) -> int:
         # The connection holds it as long as it lives.
         values = (SLOTS, lock_of(self._number, 0, SLOT))
@@ -168,6 +191,10 @@ class PostgresStore(SideCommits):
         durable = self._always_durable
         for ticket in group:
             durable = durable or ticket.operation.durable
+        if self._calls and not self._rates.due:
+            group = self._commit_lean(group, durable)
+            if not group:
+                return
         if self._alone and self._commit_as_expected(group, durable):
             return
         left: Sequence[Ticket] = group
@@ -184,6 +211,46 @@ class PostgresStore(SideCommits):
             # The others are done.
             for ticket in left:
                 ticket.error = error
+
+    def _commit_lean(self, group: list[Ticket], durable: bool) -> list[Ticket]:
+        """Commit what is plain in a group by functions of the server; return the tickets that are left."""
+        connection = self._connection
+        if connection.broken or connection.heard:
+            return group
+        lean, others = self._lean.plan(group, registered=self._memory.registered)
+        if lean is None:
+            return group
+        flush = durable and not self._alone and lean.locks_alone
+        try:
+            undone, versions = self._lean.send(connection, lean, durable=durable, flush=flush)
+        except psycopg.Error as error:
+            connection.roll_back()
+            self._settings.forget()
+            # Without the right to call them, or without them, there is another way.
+            self._calls = not isinstance(error, _WITHOUT_FUNCTIONS)
+            waited = isinstance(error, psycopg.errors.LockNotAvailable)
+            if not waited or self._upkeep.end_silent_writers():
+                return group
+            # The lock of the store would be waited for as long, and all others would wait behind it.
+            lean.fail(self._translated(error))
+            return others
+        except CommitUnknown as error:
+            lean.fail(error)
+            return others
+        except Exception:
+            # Whose fault it is shows when each is committed by itself.
+            connection.roll_back()
+            return group
+        except BaseException:
+            connection.roll_back()
+            raise
+        context = self._lean.context
+        if versions:
+            self._note_written(lean.queues, versions[-1], len(versions))
+            if context.first_due is not None and context.first_due < context.now + AHEAD:
+                self._changes += 1
+        self._committed(context)
+        return others + undone
 
     def _commit_whole(self, group: Sequence[Ticket], durable: bool) -> tuple[Sequence[Ticket], bool]:
         """Commit as many operations as possible in one round trip, while others may write too.
@@ -220,22 +287,26 @@ class PostgresStore(SideCommits):
 
     def _note_whole(self, whole: WholeContext, version: int) -> None:
         """Record what a planned commit has changed, and whether others have written too."""
+        self._note_written(whole.locks.queues, version)
+        due = whole.first_due
+        if whole.plan.guarded or (due is not None and due < whole.now + AHEAD):
+            # Any later one is found when the timers are looked at anyway.
+            self._changes += 1
+
+    def _note_written(self, queues: Collection[int], version: int, moves: int = 1) -> None:
+        """Record that a commit has changed queues, beside what is remembered of them."""
         memory = self._memory
-        if version == self._version + 1:
+        if version == self._version + moves:
             self._lone_commits += 1
             memory.ranges = True
             memory.conversations.clear()
             memory.levels.clear()
-            for queue_id in whole.locks.queues:
+            for queue_id in queues:
                 memory.last_sequences.pop(queue_id, None)
         else:
             self._lone_commits = 0
             memory.forget()
         self._version = version
-        due = whole.first_due
-        if whole.plan.guarded or (due is not None and due < whole.now + AHEAD):
-            # Any later one is found when the timers are looked at anyway.
-            self._changes += 1
 
     @property
     def _alone(self) -> bool:
@@ -329,6 +400,7 @@ class PostgresStore(SideCommits):
             self._memory.registered = False
             self._memory.homes.forget()
             self._whole.forget()
+            self._lean.forget()
         try:
             return self._commits.begin(self._connection, durable)
         except psycopg.Error as error:

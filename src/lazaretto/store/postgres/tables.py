@@ -39,7 +39,8 @@ class PgTables:
     def columns(self, table: Table) -> list[str]:
         columns_ = self._execute(
             "SELECT column_name::text FROM information_schema.columns "
-            "WHERE table_schema = %s AND table_name = %s ORDER BY ordinal_position",
+            "WHERE table_schema = %s AND table_name = %s AND is_generated = 'NEVER' "
+            "ORDER BY ordinal_position",
             (self._schema, table.name),
         )
         return [name for (name,) in columns_]

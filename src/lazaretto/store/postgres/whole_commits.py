@@ -47,6 +47,11 @@ class WholeCommits:
         self._tx = self._make()
         self.forget_settings()
 
+    @property
+    def floors(self) -> dict[int, int]:
+        """The highest sequence numbers that are known, of those queues of which all places were looked at."""
+        return self._tx.whole.floors
+
     def forget_settings(self) -> None:
         """Forget how queues are set."""
         self._settings.forget()

@@ -202,10 +202,6 @@ class WholeContext(PgContext):
         topics = sorted(self.asked_topics)
         return topics, [self.settings.mark_of_subscriptions(topic_id) for topic_id in topics]
 
-    def note_lock(self, until: int) -> None:
-        """Record until when a lock lasts."""
-        self.first_due = until if self.first_due is None else min(until, self.first_due)
-
     def raise_floor(self, queue_id: int, number: int) -> None:
         """Record that a sequence number is taken."""
         self.floors[queue_id] = max(number, self.floors.get(queue_id, 0))

@@ -23,8 +23,6 @@ from lazaretto.store.postgres.whole_dialogs import WholeDialogs
 from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
 from lazaretto.store.postgres.whole_topics import WholeTopics
 from lazaretto.store.records.messages import (
-    FRESH,
-    SCHEDULED,
     AttemptRecord,
     ErrorRecord,
     HeldSessionRecord,
@@ -324,20 +322,11 @@ class WholeTransaction(PgTransaction):
         """Append messages to a lane."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
         whole.locks.hold(lane, QueueLock.END)
-        now, longest = whole.now, options.default_time_to_live
-        limit = None if longest is None else round(longest * 1_000_000)
+        now, longest = whole.now, options.longest_life
         rows: list[tuple[Any, ...]] = []
         apart: dict[int, bytes] = {}
         for message in messages:
-            ttl, state = message.time_to_live, FRESH
-            if limit is not None and (ttl is None or ttl > limit):
-                ttl = limit
-            expires = message.end(now, ttl)
-            due = expires
-            scheduled = message.scheduled
-            if scheduled is not None and scheduled > now:
-                state = SCHEDULED
-                due = scheduled if expires is None else min(scheduled, expires)
+            state, due, expires = message.standing(now, longest)
             body: bytes | None = message.body
             body_id = None
             if len(message.body) > INLINE_BODY:

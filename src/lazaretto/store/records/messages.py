@@ -188,6 +188,19 @@ class NewMessage(msgspec.Struct, frozen=True):
         """Return when a message that is sent now expires, if it may live so long."""
         return None if life is None else max(now, self.begins) + life
 
+    def standing(self, now: int, longest: int | None) -> tuple[int, int | None, int | None]:
+        """Return the state of a message that is sent now, when it comes due, and when it expires.
+
+        `longest`: the time that a message of its queue may live.
+        """
+        life, scheduled = self.time_to_live, self.scheduled
+        if longest is not None and (life is None or life > longest):
+            life = longest
+        expires = None if life is None else max(now, self.begins) + life
+        if scheduled is None or scheduled <= now:
+            return FRESH, expires, expires
+        return SCHEDULED, scheduled if expires is None else min(scheduled, expires), expires
+
 
 class RoutedMessage(msgspec.Struct, frozen=True):
     """A message on its way through topics and forwarding queues. Times in microseconds.

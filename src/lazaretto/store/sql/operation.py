@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from lazaretto.errors import LazarettoError
 from lazaretto.store.records.messages import ELSEWHERE, Again
+from lazaretto.store.records.plain import Plain
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
@@ -40,6 +41,10 @@ class Operation(Generic[T]):
         Return None if that is not possible. The answer `AGAIN` means that nothing was done, and `run` must do
         it. `ELSEWHERE` means that nothing was found, and it must be started again to look elsewhere.
         """
+        return None
+
+    def plain(self) -> Plain | None:
+        """Return what it does if its queue is plain; None if more may follow from it than is said by that."""
         return None
 
     def confined_to(self) -> str | None:

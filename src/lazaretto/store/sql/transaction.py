@@ -151,8 +151,7 @@ class Transaction(MessageReads):
         key = self.sequences.take_keys(lane, count)
         keys = list(range(key, key + count))
         now, sessions = self.context.now, queue.options.requires_session
-        longest = queue.options.default_time_to_live
-        limit = None if longest is None else round(longest * 1_000_000)
+        longest = queue.options.longest_life
         values: list[Any] = []
         for message in messages:
             body: bytes | None = message.body
@@ -162,15 +161,9 @@ class Transaction(MessageReads):
             message_id = message.message_id
             if message_id is None:
                 message_id = self.new_message_id()
-            ttl, due, state = message.time_to_live, None, FRESH
-            if limit is not None and (ttl is None or ttl > limit):
-                ttl = limit
-            expires = None if ttl is None else message.end(now, ttl)
-            due = expires
-            scheduled = message.scheduled
-            if scheduled is not None and scheduled > now and not force_fresh:
-                state = SCHEDULED
-                due = scheduled if expires is None else min(scheduled, expires)
+            state, due, expires = message.standing(now, longest)
+            if force_fresh:
+                state, due = FRESH, expires
             if due is not None:
                 self.context.note_due(due)
             session_id = message.session_id if sessions else None

@@ -1,0 +1,261 @@
+-- What most commits do, each in one call. A function does nothing, and its answer says so, where more is to be done
+-- than is written here: whoever calls it does that in another way. All answers begin with the server's time, and the
+-- store's version if anything was done. Functions are never changed: a later version has another name, so workers of
+-- this one go on.
+
+-- What tells whether a queue is set otherwise than somebody knows.
+ALTER TABLE lazaretto_queues ADD COLUMN settings_mark BIGINT GENERATED ALWAYS AS (hashtextextended(
+    path || chr(10) || options || chr(10) || status || chr(10) || coalesce(halted_by, '') || chr(10)
+    || coalesce(dead_letter_halted_by, '') || chr(10) || coalesce(breaker, '') || chr(10)
+    || coalesce(encode(rules, 'hex'), '') || chr(10) || redacted::text, 0)) STORED;
+
+-- Whether nothing comes before the fresh messages of a queue: no timer of the store is due, none is ready again or a
+-- suspect, and the queue is set as it is known to be.
+CREATE FUNCTION lazaretto_is_clear_v1(queue bigint, mark bigint, since bigint, now bigint) RETURNS boolean
+LANGUAGE plpgsql AS $$
+DECLARE
+    main constant bigint := queue << 44;
+    final constant bigint := (queue << 44) + 4398046511103;
+BEGIN
+    RETURN NOT (
+        EXISTS (SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 1)
+        OR EXISTS (SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 6)
+        OR NOT EXISTS (SELECT FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark)
+        OR EXISTS (SELECT FROM lazaretto_messages m WHERE m.due > since AND m.due <= now)
+        OR EXISTS (SELECT FROM lazaretto_range_locks r WHERE r.until > since AND r.until <= now)
+        OR EXISTS (SELECT FROM lazaretto_sessions s WHERE s.locked_until > since AND s.locked_until <= now)
+        OR EXISTS (SELECT FROM lazaretto_claims c WHERE c.lease_until <= now)
+        OR EXISTS (SELECT FROM lazaretto_queues q WHERE q.idle_at <= now));
+END $$;
+
+-- Add one message at a queue's end. The answer is the number before it.
+CREATE FUNCTION lazaretto_send_v1(
+    writing int, store int, queue bigint, mark bigint, relaxed boolean, now bigint,
+    floor bigint, channel text, state int,
+    due bigint, expires bigint, message_id text, headers bytea, body bytea, body_id bigint, apart bytea,
+    OUT at bigint, OUT version bigint, OUT last bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    main constant bigint := queue << 44;
+    most constant bigint := 4398046511103;
+    nothing text;
+BEGIN
+    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
+    nothing := pg_advisory_xact_lock_shared(writing, store);
+    nothing := pg_advisory_xact_lock(((store::bigint << 19) + queue) << 2);
+    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    IF due <= at THEN RETURN; END IF;
+    INSERT INTO lazaretto_messages AS n (key, state, due, expires, enqueued, message_id, headers, body, body_id)
+    SELECT main + 1 + greatest(floor,
+            (SELECT h.sequence_number FROM lazaretto_high_water h
+             WHERE h.queue_id = queue ORDER BY h.sequence_number DESC LIMIT 1),
+            (SELECT m.key FROM lazaretto_messages m WHERE m.key > main + floor AND m.key <= main + most
+             ORDER BY m.key DESC LIMIT 1) - main),
+        state, due, expires, now, message_id, headers, body, body_id
+    FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark
+    RETURNING n.key - main - 1 INTO last;
+    IF last IS NULL THEN RETURN; END IF;
+    IF last >= most THEN RAISE EXCEPTION 'the queue has used all of its numbers'; END IF;
+    IF apart IS NOT NULL THEN INSERT INTO lazaretto_bodies VALUES (body_id, apart); END IF;
+    version := nextval('lazaretto_version'::regclass);
+    IF channel IS NOT NULL THEN nothing := pg_notify(channel, ''); END IF;
+END $$;
+
+-- The same for several: their columns. `first_due`: when the first of them comes due.
+CREATE FUNCTION lazaretto_send_several_v1(
+    writing int, store int, queue bigint, mark bigint, relaxed boolean, now bigint, floor bigint, channel text,
+    amount bigint, state bigint[], due bigint[], expires bigint[], message_id text[], headers bytea[], body bytea[],
+    body_id bigint[], apart_ids bigint[], apart bytea[], first_due bigint,
+    OUT at bigint, OUT version bigint, OUT last bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    main constant bigint := queue << 44;
+    most constant bigint := 4398046511103;
+    nothing text;
+BEGIN
+    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
+    nothing := pg_advisory_xact_lock_shared(writing, store);
+    nothing := pg_advisory_xact_lock(((store::bigint << 19) + queue) << 2);
+    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    IF first_due <= at THEN RETURN; END IF;
+    SELECT greatest(floor,
+            (SELECT h.sequence_number FROM lazaretto_high_water h
+             WHERE h.queue_id = queue ORDER BY h.sequence_number DESC LIMIT 1),
+            (SELECT m.key FROM lazaretto_messages m WHERE m.key > main + floor AND m.key <= main + most
+             ORDER BY m.key DESC LIMIT 1) - main)
+    INTO last FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark;
+    IF last + amount <= most IS NOT TRUE THEN last := NULL; RETURN; END IF;
+    INSERT INTO lazaretto_messages (key, state, due, expires, enqueued, message_id, headers, body, body_id)
+    SELECT main + last + m.n, m.s, m.d, m.e, now, m.i, m.h, m.b, m.a
+    FROM unnest(state, due, expires, message_id, headers, body, body_id) WITH ORDINALITY
+        AS m (s, d, e, i, h, b, a, n);
+    IF apart IS NOT NULL THEN
+        INSERT INTO lazaretto_bodies SELECT b.i, b.b FROM unnest(apart_ids, apart) AS b (i, b);
+    END IF;
+    version := nextval('lazaretto_version'::regclass);
+    IF channel IS NOT NULL THEN nothing := pg_notify(channel, ''); END IF;
+END $$;
+
+-- Lock the next fresh message of a queue, if nothing comes before it. `looks`: timers are looked for first; else only
+-- if there is no message. `behind`: whether nothing fresh stands before it, if that was asked: others may be taking it.
+CREATE FUNCTION lazaretto_take_v1(
+    writing int, store int, queue bigint, mark bigint, relaxed boolean, now bigint,
+    start bigint, until bigint, token bigint,
+    holder text, since bigint, looks boolean,
+    OUT at bigint, OUT version bigint, OUT clear boolean, OUT behind boolean,
+    OUT key bigint, OUT body bytea, OUT message_id text, OUT enqueued bigint, OUT expires bigint, OUT headers bytea,
+    OUT body_id bigint, OUT deliveries bigint, OUT delivery_count bigint, OUT cycle bigint, OUT generation bigint,
+    OUT enqueued_sequence_number bigint, OUT reason text, OUT description text, OUT cycle_attempts bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    main constant bigint := queue << 44;
+    final constant bigint := (queue << 44) + 4398046511103;
+    nothing text;
+BEGIN
+    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
+    nothing := pg_advisory_xact_lock_shared(writing, store);
+    nothing := pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 1);
+    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    IF until <= at OR looks AND NOT lazaretto_is_clear_v1(queue, mark, since, now) THEN clear := false; RETURN; END IF;
+    UPDATE lazaretto_messages m
+        SET state = 2, due = until, locked_at = now, locked_by = holder, deliveries = m.deliveries + 1,
+            lock_token = token
+        WHERE m.key = (
+            SELECT n.key FROM lazaretto_messages n
+            WHERE n.key > greatest(start,
+                    (SELECT r.last FROM lazaretto_range_locks r WHERE r.last > start AND r.last <= final
+                     ORDER BY r.last DESC LIMIT 1),
+                    (SELECT c.last FROM lazaretto_claimed_ranges c WHERE c.last > start AND c.last <= final
+                     ORDER BY c.last DESC LIMIT 1))
+                AND n.key <= final AND n.state = 0 AND (n.expires IS NULL OR n.expires > now)
+                AND NOT EXISTS (
+                    SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 1)
+                AND NOT EXISTS (
+                    SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 6)
+                AND EXISTS (SELECT FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark)
+            ORDER BY n.key LIMIT 1 FOR UPDATE SKIP LOCKED)
+        RETURNING m.key, coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+            m.message_id, m.enqueued, m.expires, m.headers, m.body_id, m.deliveries, m.delivery_count, m.cycle,
+            m.generation, m.enqueued_sequence_number, NULL::text, NULL::text, m.cycle_attempts
+        INTO key, body, message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
+            enqueued_sequence_number, reason, description, cycle_attempts;
+    IF key IS NULL THEN clear := lazaretto_is_clear_v1(queue, mark, since, now); RETURN; END IF;
+    clear := true;
+    IF key > start + 16 THEN
+        behind := NOT EXISTS (SELECT m.key FROM lazaretto_messages m WHERE m.key > start AND m.key < key AND m.state = 0
+            AND (m.expires IS NULL OR m.expires > now));
+    END IF;
+    version := nextval('lazaretto_version'::regclass);
+END $$;
+
+-- The same for several messages, each under a token of its own. `behind` is about the first of them.
+CREATE FUNCTION lazaretto_take_several_v1(
+    writing int, store int, queue bigint, mark bigint, relaxed boolean, now bigint,
+    start bigint, until bigint, tokens bigint[],
+    holder text, since bigint, looks boolean,
+    OUT at bigint, OUT version bigint, OUT clear boolean, OUT behind boolean,
+    OUT key bigint, OUT body bytea, OUT message_id text, OUT enqueued bigint, OUT expires bigint, OUT headers bytea,
+    OUT body_id bigint, OUT deliveries bigint, OUT delivery_count bigint, OUT cycle bigint, OUT generation bigint,
+    OUT enqueued_sequence_number bigint, OUT reason text, OUT description text, OUT cycle_attempts bigint)
+RETURNS SETOF record LANGUAGE plpgsql ROWS 1 AS $$
+#variable_conflict use_variable
+DECLARE
+    main constant bigint := queue << 44;
+    final constant bigint := (queue << 44) + 4398046511103;
+    nothing text;
+    next bigint[];
+BEGIN
+    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
+    nothing := pg_advisory_xact_lock_shared(writing, store);
+    nothing := pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 1);
+    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    IF until <= at OR looks AND NOT lazaretto_is_clear_v1(queue, mark, since, now) THEN
+        clear := false; RETURN NEXT; RETURN;
+    END IF;
+    next := ARRAY(
+            SELECT n.key FROM lazaretto_messages n
+            WHERE n.key > greatest(start,
+                    (SELECT r.last FROM lazaretto_range_locks r WHERE r.last > start AND r.last <= final
+                     ORDER BY r.last DESC LIMIT 1),
+                    (SELECT c.last FROM lazaretto_claimed_ranges c WHERE c.last > start AND c.last <= final
+                     ORDER BY c.last DESC LIMIT 1))
+                AND n.key <= final AND n.state = 0 AND (n.expires IS NULL OR n.expires > now)
+                AND NOT EXISTS (
+                    SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 1)
+                AND NOT EXISTS (
+                    SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 6)
+                AND EXISTS (SELECT FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark)
+            ORDER BY n.key LIMIT cardinality(tokens) FOR UPDATE SKIP LOCKED);
+    IF cardinality(next) = 0 THEN
+        clear := lazaretto_is_clear_v1(queue, mark, since, now); RETURN NEXT; RETURN;
+    END IF;
+    clear := true;
+    IF next[1] > start + 16 THEN
+        behind := NOT EXISTS (SELECT m.key FROM lazaretto_messages m
+            WHERE m.key > start AND m.key < next[1] AND m.state = 0
+            AND (m.expires IS NULL OR m.expires > now));
+    END IF;
+    version := nextval('lazaretto_version'::regclass);
+    RETURN QUERY UPDATE lazaretto_messages m
+        SET state = 2, due = until, locked_at = now, locked_by = holder, deliveries = m.deliveries + 1,
+            lock_token = tokens[array_position(next, m.key)]
+        WHERE m.key = ANY(next)
+        RETURNING at, version, clear, behind, m.key,
+            coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+            m.message_id, m.enqueued, m.expires, m.headers, m.body_id, m.deliveries, m.delivery_count, m.cycle,
+            m.generation, m.enqueued_sequence_number, NULL::text, NULL::text, m.cycle_attempts;
+END $$;
+
+-- Remove messages of a queue, each held under its token; all of them, or none and an error. `highest`: their highest
+-- number; `apart`: their bodies that stand apart. The answer is the highest number that is known then.
+CREATE FUNCTION lazaretto_complete_v1(
+    writing int, store int, queue bigint, mark bigint, relaxed boolean, now bigint,
+    floor bigint, keys bigint[], tokens bigint[],
+    highest bigint, apart bigint[],
+    OUT at bigint, OUT version bigint, OUT above bigint)
+LANGUAGE plpgsql AS $$
+#variable_conflict use_variable
+DECLARE
+    main constant bigint := queue << 44;
+    final constant bigint := (queue << 44) + 4398046511103;
+    nothing text;
+    amount bigint;
+BEGIN
+    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
+    nothing := pg_advisory_xact_lock_shared(writing, store);
+    nothing := pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 2);
+    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    DELETE FROM lazaretto_messages m
+    WHERE m.key = ANY(keys) AND m.state = 2 AND (m.due IS NULL OR m.due > now)
+        AND m.lock_token = tokens[array_position(keys, m.key)]
+        AND EXISTS (SELECT FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark);
+    GET DIAGNOSTICS amount = ROW_COUNT;
+    IF amount = 0 THEN RETURN; END IF;
+    IF amount <> cardinality(keys) THEN RAISE EXCEPTION 'some messages are held no more'; END IF;
+    above := floor;
+    IF highest >= floor THEN
+        above := greatest(
+            (SELECT h.sequence_number FROM lazaretto_high_water h
+             WHERE h.queue_id = queue AND h.sequence_number >= highest ORDER BY h.sequence_number DESC LIMIT 1),
+            (SELECT m.key FROM lazaretto_messages m WHERE m.key > main + highest AND m.key <= final
+             ORDER BY m.key DESC LIMIT 1) - main);
+        IF above IS NULL THEN
+            DELETE FROM lazaretto_high_water h WHERE h.queue_id = queue AND h.sequence_number = (
+                SELECT w.sequence_number FROM lazaretto_high_water w WHERE w.queue_id = queue
+                ORDER BY w.sequence_number DESC LIMIT 1);
+            INSERT INTO lazaretto_high_water (queue_id, sequence_number) VALUES (queue, highest);
+            above := highest;
+        END IF;
+    END IF;
+    IF apart IS NOT NULL THEN
+        UPDATE lazaretto_shared_bodies s
+        SET uses = s.uses - (SELECT count(*) FROM unnest(apart) AS a WHERE a = s.body_id) WHERE s.body_id = ANY(apart);
+        DELETE FROM lazaretto_bodies b WHERE b.body_id = ANY(apart)
+            AND coalesce((SELECT s.uses FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id), 0) < 1;
+        DELETE FROM lazaretto_shared_bodies s WHERE s.body_id = ANY(apart) AND s.uses < 1;
+    END IF;
+    version := nextval('lazaretto_version'::regclass);
+END $$;

@@ -1,0 +1,34 @@
+"""Operations from which nothing follows on a plain queue: a store may do them in the shortest way it has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from lazaretto.model.entities import EntityPath
+from lazaretto.model.messages import ReceivedMessage
+from lazaretto.store.records.messages import NewMessage
+
+
+class PlainSend(NamedTuple):
+    """Messages for a queue. The answer are their sequence numbers."""
+
+    path: EntityPath
+    messages: Sequence[NewMessage]
+
+
+class PlainTake(NamedTuple):
+    """The next messages of a queue, at most `limit`, under a lock. The answer are these messages."""
+
+    path: EntityPath
+    limit: int
+
+
+class PlainRemoval(NamedTuple):
+    """Completed messages of a queue, taken for the first time. The answer is an empty list."""
+
+    path: EntityPath
+    messages: Sequence[ReceivedMessage]
+
+
+Plain = PlainSend | PlainTake | PlainRemoval

@@ -155,6 +155,8 @@ _CALLS: dict[str, Callable[[Claims], object]] = {
     "start": lambda c: c.consumer.start(c.shards[0].token, "worker"),
     "begin": lambda c: c.consumer.begin(c.shards[0].token),
     "mark": lambda c: c.consumer.mark(c.shards[0].token, c.shards[0].first),
+    "note an error": lambda c: c.consumer.note_error(c.shards[0].token),
+    "note a cancellation": lambda c: c.consumer.note_cancellation(),
     "renew": lambda c: c.consumer.renew(),
     "settle": lambda c: c.consumer.settle([2], ["done"]),
     "settle nothing": lambda c: c.consumer.settle([2], []),
@@ -168,6 +170,8 @@ def test_nobody_else_waits_for_a_claim(
     claims: Claims, hosts: tuple[Broker, Broker], postgres: Server, no_fallback: None, name: str
 ) -> None:
     claims.stage("done")
+    # Only a task that reads a shard notes anything of it.
+    claims.consumer.start(claims.shards[0].token, "worker")
     with held_up(postgres, claims.broker):
         call = Call(lambda: _CALLS[name](claims))
         wait_until_blocked(postgres)

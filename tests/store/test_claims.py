@@ -715,6 +715,62 @@ class TestCrashLoops:
         assert keys_of(broker, consumer, 1) == [[keys[0], keys[1], keys[3]]]
         assert broker.events(0, kind="killer_found")[0].detail["deaths"] == 2
 
+    def task(self, broker: Broker, consumer: ClaimConsumer, number: int) -> ClaimConsumer:
+        """Return what a task of a driver has, under its own number."""
+        return ClaimConsumer(broker._store, "work", consumer.name, epoch=consumer.epoch, task=number)
+
+    def test_tasks_that_were_cancelled_have_died_of_nothing_and_note_nothing_more(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        send(broker, 4)
+        driver = attached(broker)
+        driver.take(0, shards=2)
+        one, two = (shard for _, shard in driver.shards(0, 1))
+        for shard in (one, two):
+            # Each was read before by one that died, so that a message which kills is charged for both.
+            assert self.task(broker, driver, 5).start(shard.token, "task") is False
+        cancelled, died = self.task(broker, driver, 6), self.task(broker, driver, 7)
+        for task, shard in ((cancelled, one), (died, two)):
+            assert task.start(shard.token, "task") is True
+            task.mark(shard.token, shard.last)
+        driver.note_cancellation(7)
+        # It goes on for a while.
+        cancelled.mark(one.token, one.first)
+        assert [(s.reads, s.started) for _, s in driver.shards(0, 1)] == [(1, None), (2, two.last)]
+        for shard in (one, two):
+            self.task(broker, driver, 8).start(shard.token, "task")
+        (found,) = broker.events(0, kind="killer_found")
+        assert (found.sequence_number, found.detail["deaths"]) == (sequence_of(two.last), 2)
+        # Nor does it take away what the next one notes.
+        self.task(broker, driver, 8).mark(one.token, one.first)
+        cancelled.mark(one.token, None)
+        cancelled.note_error(one.token)
+        assert driver.shards(0, 1)[0][1].started == one.first
+
+    def test_a_claim_whose_tasks_were_cancelled_ends_without_a_charge(
+        self, broker: Broker, queue: str, clock: ManualClock
+    ) -> None:
+        send(broker, 4)
+        driver = attached(broker, lease=60)
+        driver.take(0)
+        self.read(driver, 1)
+        driver.note_cancellation()
+        clock.advance(61)
+        attached(broker)
+        assert {m.delivery_count for m in broker.peek("work", 9)} == {0}
+
+    def test_a_task_that_ends_with_an_error_was_not_cancelled(self, broker: Broker, queue: str) -> None:
+        send(broker, 64)
+        driver = attached(broker)
+        driver.take(0)
+        for _ in range(3):
+            token, _ = self.read(driver, 1)
+            driver.note_error(token)
+            driver.note_cancellation()
+        # Its claim, which nobody can read, comes in smaller ones.
+        attached(broker)
+        assert broker.claims("work")[0].state == "revoked"
+
     def test_what_a_task_of_an_earlier_driver_goes_on_to_is_not_blamed(
         self, broker: Broker, queue: str
     ) -> None:

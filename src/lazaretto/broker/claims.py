@@ -23,7 +23,7 @@ from lazaretto.engine.claims.end_claims import (
     keeping_claims,
     summary_of,
 )
-from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, StartShard
+from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, NoteCancellation, StartShard
 from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
     SettleClaims,
@@ -95,17 +95,25 @@ class ClaimConsumer:
     """Takes claims of a queue under a persistent name. Threads can share it.
 
     `lease`: seconds for which a claim stays open without a heartbeat. `epoch`: the driver's epoch; None
-    until `attach`.
+    until `attach`. `task`: in a task, its number, which tells it from the driver's others.
     """
 
     def __init__(
-        self, store: Store, path: str, name: str, *, lease: float = DEFAULT_LEASE, epoch: int | None = None
+        self,
+        store: Store,
+        path: str,
+        name: str,
+        *,
+        lease: float = DEFAULT_LEASE,
+        epoch: int | None = None,
+        task: int = 0,
     ) -> None:
         self._store = store
         self.path = EntityPath.parse(path)
         self.name = name
         self._lease = seconds("lease", lease, 1.0, 86_400.0)
         self.epoch = epoch if epoch is not None else 0
+        self._task = task
         #: Tells it from consumers of the same name in other queues and stores; known when it was asked for.
         self.identity = 0
 
@@ -180,18 +188,26 @@ class ClaimConsumer:
 
         `begun`: its messages are worked on, too, and charged if that never ends.
         """
-        return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker, begun))
+        return self._store.run(StartShard(self.path, self.name, self.epoch, shard, worker, begun, self._task))
 
     def begin(self, shard: int) -> None:
         """Note that the messages of a shard that another process reads are worked on. Raises ClaimFenced."""
-        self._store.run(BeginShard(self.path, self.name, self.epoch, shard))
+        self._store.run(BeginShard(self.path, self.name, self.epoch, shard, self._task))
 
     def mark(self, shard: int, key: int | None) -> None:
         """Note which message is about to be worked on, where it is one at a time; None when it is done.
 
-        Raises ClaimFenced.
+        Without effect if another task reads the shard meanwhile. Raises ClaimFenced.
         """
-        self._store.run(MarkStarted(self.path, self.name, self.epoch, shard, key))
+        self._store.run(MarkStarted(self.path, self.name, self.epoch, shard, key, self._task))
+
+    def note_error(self, shard: int) -> None:
+        """Note that the task ends with an error, and has died of no message. Raises ClaimFenced."""
+        self._store.run(MarkStarted(self.path, self.name, self.epoch, shard, None, self._task, ended=True))
+
+    def note_cancellation(self, died: int | None = None) -> None:
+        """Note that the driver's tasks were cancelled, but for one that died. Raises ClaimFenced."""
+        self._store.run(NoteCancellation(self.path, self.name, self.epoch, died))
 
     def stage(self, stage: str, rows: StagedRows) -> None:
         """Keep what a task has done under a name, until the claim is settled."""

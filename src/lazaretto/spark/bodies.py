@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -134,7 +134,7 @@ class Extras:
                 arrays[field.name] = pa.array([fit(one.get(field.name)) for one in properties], field.type)
         return arrays
 
-    def added(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def added(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """Yield batches with these columns."""
         for batch in batches:
             more = self.of(batch)

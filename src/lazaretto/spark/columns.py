@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -81,6 +81,8 @@ def shard_query(url: str, shard: ShardRecord, names: Iterable[str]) -> tuple[str
     return sql.replace("[in_ranges]", ranges or "false"), (shard.first, shard.last, shard.token)
 
 
-def read_shard(url: str, shard: ShardRecord, names: list[str], rows: int) -> Iterator[pa.RecordBatch]:
+def read_shard(
+    url: str, shard: ShardRecord, names: list[str], rows: int
+) -> Generator[pa.RecordBatch, None, None]:
     """Yield what a shard holds, in order, so many rows at once, with these columns of a message."""
     yield from select(url, *shard_query(url, shard, names), schema_of(MESSAGE, names), rows)

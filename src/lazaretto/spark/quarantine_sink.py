@@ -21,10 +21,11 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import failure_of
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.outage import OUTAGE, Outage, writing
+from lazaretto.spark.query_driver import QueryDriver, collected
 from lazaretto.spark.results import Sink, refuses
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_task import TOLD, QuarantineSettings, run_rows, stage_refused
-from lazaretto.spark.sink import bring_up_to_date, collected, refused_messages
+from lazaretto.spark.sink import bring_up_to_date, refused_messages
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 
@@ -68,6 +69,7 @@ class QuarantineSink:
         self._options, self._sinks, self._layout, self._carried = options, sinks, layout, carried
         self._path = EntityPath.parse(options.queue)
         self._rows_consumer = rows_consumer(options.consumer)
+        self._driver = QueryDriver({options.queue: options})
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run a micro-batch, unless it is settled."""
@@ -93,7 +95,9 @@ class QuarantineSink:
                 return run_rows(carried.open(), number, batches)
 
             batch = _in_order(batch, self._layout, self._options.shards)
-            told = collected(batch.mapInArrow(run, from_arrow_schema(TOLD)))
+            reports = batch.mapInArrow(run, from_arrow_schema(TOLD))
+            # A table is run before the query that reads what came back.
+            told = collected(reports) if batch_id is None else self._driver.collect(reports)
             self._settle(batch, told, writer, batch_id, number)
         self._publish()
         return begun.number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +13,11 @@ import pyarrow.compute as pc
 
 from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
+from lazaretto.errors import LazarettoError
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
 from lazaretto.spark.outage import Outage
 from lazaretto.spark.shard_task import TOLD, ShardTask
-from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.store_access import broker_at, task_number
 from lazaretto.spark.task_errors import naming_shard
 from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.store.sql.store import Store
@@ -45,7 +47,20 @@ def run_task(
 
 
 def _consumer(settings: TaskSettings, store: Store, epoch: int) -> ClaimConsumer:
-    return ClaimConsumer(store, settings.options.queue, settings.options.consumer, epoch=epoch)
+    options = settings.options
+    return ClaimConsumer(store, options.queue, options.consumer, epoch=epoch, task=task_number())
+
+
+@contextlib.contextmanager
+def _noting_error(settings: TaskSettings, epoch: int, shard: int) -> Iterator[None]:
+    """Note an error with which the task ends: it has died of no message, and was not cancelled."""
+    try:
+        yield
+    except Exception:
+        # The store may be what fails.
+        with contextlib.suppress(LazarettoError), broker_at(settings.options.url()) as broker:
+            _consumer(settings, store_of(broker), epoch).note_error(shard)
+        raise
 
 
 def _task(
@@ -84,17 +99,14 @@ def run_shard(
         if settings.extras is not None:
             batches = settings.extras.added(batches)
         if careful:
-            try:
+            with _noting_error(settings, epoch, shard.token):
                 staged = task.work(batches)
-            except Exception:
-                # It ends with an error: nothing has died of a message.
-                task.unmark()
-                raise
             if staged is not None:
                 consumer.stage(task.stage, staged)
             return task.report()
     # Arrow's driver must not meet another SQLite in this process: the broker is closed meanwhile.
-    staged = task.work(batches)
+    with _noting_error(settings, epoch, shard.token), contextlib.closing(batches):
+        staged = task.work(batches)
     if staged is not None:
         with broker_at(url) as broker:
             _consumer(settings, store_of(broker), epoch).stage(task.stage, staged)
@@ -118,14 +130,17 @@ def _run_messages(
                     consumer = _consumer(settings, store, epoch)
                     consumer.begin(shard)
                     tasks[shard] = _task(settings, consumer, claim, shard, careful)
-                tasks[shard].run(part)
-        for task in tasks.values():
-            _consumer(settings, store, task.epoch).stage(task.stage, task.finish())
+                with _noting_error(settings, epoch, shard):
+                    tasks[shard].run(part)
+        for shard, task in tasks.items():
+            with _noting_error(settings, task.epoch, shard):
+                _consumer(settings, store, task.epoch).stage(task.stage, task.finish())
     except Outage as outage:
         # Not raised: Spark would only try the task again.
         for task in tasks.values():
             task.end_as_outage(outage)
     except Exception:
+        # Of what comes before the handler, if it is none of ours.
         for task in tasks.values():
             task.unmark()
         raise

@@ -24,6 +24,7 @@ from lazaretto.model.keys import sequence_of
 from lazaretto.observe.traces import active
 from lazaretto.observe.traces.context import parse
 from lazaretto.spark.outage import OUTAGE, Outage, writing
+from lazaretto.spark.query_driver import QueryDriver
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
@@ -36,30 +37,8 @@ if TYPE_CHECKING:
     from lazaretto.observe.traces.spans import Tracing
 
 _log = logging.getLogger(__name__)
-_INTERRUPTED = "java.lang.InterruptedException"
 #: What is read of what the tasks tell.
 _READ = ("queue", "claim", "epoch", "shard", "stage", "rows", "origins", "began", "ended")
-
-
-class StoppedMeanwhile(Exception):
-    """The query was stopped while its tasks were at work.
-
-    Spark looks for this text to know it, with a pattern that takes more of Java's stack the longer the text
-    is. That of py4j has Java's own stack in it, which is too long.
-    """
-
-    def __str__(self) -> str:
-        return f"py4j.protocol.Py4JJavaError: An error occurred while calling collect: {_INTERRUPTED}"
-
-
-def collected(told: DataFrame) -> list[Row]:
-    """Have tasks run; return what they tell. Raises StoppedMeanwhile."""
-    try:
-        return told.collect()
-    except Py4JJavaError as error:
-        if error.java_exception.toString().startswith(_INTERRUPTED):
-            raise StoppedMeanwhile from None
-        raise
 
 
 class SettlingSink:
@@ -76,8 +55,7 @@ class SettlingSink:
         self._windows = {} if breaker is None else {queue: BreakerWindow(breaker) for queue in sinks}
         self._charged = 0
         self._brought: set[str] = set()
-        #: As which drivers the consumers of queues are attached.
-        self._epochs: dict[str, int] = {}
+        self._driver = QueryDriver({queue: options for queue, (options, _) in sinks.items()})
         #: What of each queue removes completed messages while the next micro-batch is at work.
         self._removing: dict[str, threading.Thread] = {}
 
@@ -101,22 +79,13 @@ class SettlingSink:
 
         If one ended with the error of a value, its message leaves the micro-batch, and they run again.
         """
-        self._know_epochs()
         while True:
             try:
-                return collected(reports)
+                return self._driver.collect(reports)
             except (Py4JJavaError, PySparkException) as error:
                 # Each time a claim leaves the micro-batch, so that this ends.
                 if not self._charge(error):
                     raise
-
-    def _know_epochs(self) -> None:
-        """Find out once as which drivers the consumers are attached."""
-        for queue, (options, _) in self._sinks.items():
-            if queue not in self._epochs:
-                with broker_at(options.url()) as broker:
-                    consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
-                    self._epochs[queue] = consumer.attached_as()
 
     def _charge(self, error: Exception) -> bool:
         """Charge an error to its message, or find it in smaller claims; return whether that can be done.
@@ -131,10 +100,7 @@ class SettlingSink:
         if not ended.is_of_value or (ended.queue is None and len(self._sinks) > 1):
             # Nobody is to blame, or nobody knows of which queue the message is.
             return False
-        options, _ = self._sinks[queue]
-        with broker_at(options.url()) as broker:
-            epoch = self._epochs[queue]
-            consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer, epoch=epoch)
+        with self._driver.consumer(queue) as consumer:
             rows = consumer.charge(ended.failure, ended.claim)
         if rows == 1:
             self._look_for_outage(queue, ended.failure)
@@ -154,10 +120,9 @@ class SettlingSink:
 
     def _note_failure(self, ended: TaskError) -> None:
         """Keep what the tasks ended with: a message that kills them alone is told of it."""
-        for queue, (options, _) in self._sinks.items():
+        for queue in self._sinks:
             if ended.queue in (None, queue):
-                with _left_to_timers(queue), broker_at(options.url()) as broker:
-                    consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
+                with _left_to_timers(queue), self._driver.consumer(queue) as consumer:
                     consumer.note_failure(ended.failure)
 
     def _settle(self, queue: str, options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from lazaretto.errors import BrokerClosed, ClaimFenced, EntityNotFound, InvalidOption, LazarettoError
 from lazaretto.spark.columns import CLAIM, MESSAGE, SHARDS, STREAM, read_shard, rows_at_once
 from lazaretto.spark.source_options import SparkOptions
-from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.store_access import broker_at, task_number
 from lazaretto.spark.versions import LIMITS, spark_version
 from lazaretto.store.records.claims import OPEN, ShardRecord
 
@@ -274,7 +274,7 @@ class ClaimStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return None
         options = self._options
         with broker_at(options.url()) as broker:
-            consumer = _consumer(broker, options, epoch=partition.epoch)
+            consumer = _consumer(broker, options, epoch=partition.epoch, task=task_number())
             # Whether anybody works on what is read, is not known here.
             return consumer.start(partition.shard.token, "a task", begun=False)
 

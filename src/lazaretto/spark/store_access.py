@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
+
 import lazaretto
 
 if TYPE_CHECKING:
@@ -30,6 +32,12 @@ def broker_at(url: str) -> Iterator[Broker]:
         log.addHandler(logging.NullHandler())
     with lazaretto.connect(url, create=False) as broker:
         yield broker
+
+
+def task_number() -> int:
+    """Return the number of the task of this process, its own in a driver; 0 outside Spark."""
+    context = TaskContext.get()
+    return 0 if context is None else int(context.taskAttemptId())
 
 
 def is_open_here(path: str) -> bool:

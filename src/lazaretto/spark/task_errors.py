@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import re
 from collections.abc import Iterator
 
 import msgspec
@@ -31,6 +32,8 @@ from lazaretto.spark.outage import OF_DATABASES
 
 #: How Spark says that a Python worker, or an executor, is gone.
 _GONE = ("worker exited unexpectedly", "failed to connect back", "ExecutorLostFailure", "ExecutorLost")
+#: How it says which task a job was given up for.
+_LOST = re.compile(r"most recent failure: Lost task \S+ in stage \S+ \(TID (\d+)\)")
 #: What Spark's own expressions raise for a value.
 _OF_VALUES = (
     ArithmeticException, ArrayIndexOutOfBoundsException, DateTimeException, NumberFormatException,
@@ -72,9 +75,22 @@ def naming_shard(queue: str, claim: int) -> Iterator[None]:
         raise ShardError(queue, claim, failure) from None
 
 
+def died_task(error: Exception) -> int | None:
+    """Return the number of the task that ended a job, where Spark says it: not of an error in Python."""
+    lost = _LOST.search(_text_of(error))
+    return None if lost is None else int(lost[1])
+
+
+def _text_of(error: Exception) -> str:
+    if isinstance(error, PySparkException):
+        return str(error)
+    text: str = error.java_exception.toString()  # type: ignore[attr-defined]
+    return text
+
+
 def task_error(error: Exception) -> TaskError | None:
     """Return what a job ended with, None if it is only that its worker is gone."""
-    text = str(error) if isinstance(error, PySparkException) else error.java_exception.toString()  # type: ignore[attr-defined]
+    text = _text_of(error)
     text = text.partition("\n\nJVM stacktrace")[0].partition("\nDriver stacktrace")[0].strip()
     if any(sign in text for sign in _GONE):
         return None

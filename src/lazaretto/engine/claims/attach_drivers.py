@@ -54,6 +54,10 @@ class Attach(ClaimOperation[Attached]):
         tx.claims.save_consumer(record)
         tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
         for claim in open_claims(tx, record):
+            for shard in tx.claims.shards(claim.token):
+                if shard.task is not None:
+                    # The tasks of this driver have numbers of their own.
+                    tx.claims.save_shard(_replace(shard, task=None))
             if _unreadable(tx, claim):
                 reads = max(shard.reads for shard in tx.claims.shards(claim.token))
                 _narrow(tx, queue, self.consumer, claim, f"its readers went away {reads} times")

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.claims.consumers import ClaimOperation, require_driver
+from lazaretto.engine.claims.end_claims import open_claims
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.workers.workers import blame
 from lazaretto.model.entities import EntityPath
@@ -28,7 +29,8 @@ class StartShard(ClaimOperation[bool | None]):
     """Record that a task reads a shard; return whether it must process one message at a time.
 
     It must if the shard was read before, because a message may have killed the reader. None: the claim has
-    ended, and there is nothing to read. `begun`: the reader also processes the messages.
+    ended, and there is nothing to read. `begun`: the reader also processes the messages. `task`: the number
+    of the reader, which tells it from others of this driver.
     """
 
     path: EntityPath
@@ -37,6 +39,7 @@ class StartShard(ClaimOperation[bool | None]):
     token: int
     worker: str
     begun: bool = True
+    task: int = 0
 
     durable = False
 
@@ -51,7 +54,9 @@ class StartShard(ClaimOperation[bool | None]):
         # Whoever only reads may do so several times, and be well.
         counts = self.begun or shard.read_epoch != -self.epoch
         read_epoch = self.epoch if self.begun else shard.read_epoch if shard.is_processed else -self.epoch
-        tx.claims.save_shard(_replace(shard, reads=shard.reads + counts, read_epoch=read_epoch, started=None))
+        tx.claims.save_shard(
+            _replace(shard, reads=shard.reads + counts, read_epoch=read_epoch, started=None, task=self.task)
+        )
         first = held_row(tx, shard, shard.first)
         return shard.careful or shard.reads > 0 or (first is not None and first.suspect > 0)
 
@@ -67,6 +72,7 @@ class BeginShard(ClaimOperation[None]):
     consumer: str
     epoch: int
     token: int
+    task: int = 0
 
     durable = False
 
@@ -74,18 +80,24 @@ class BeginShard(ClaimOperation[None]):
         require_driver(tx, self.path, self.consumer, self.epoch)
         shard = tx.claims.shard(self.token)
         if shard is not None:
-            tx.claims.save_shard(_replace(shard, read_epoch=self.epoch))
+            tx.claims.save_shard(_replace(shard, read_epoch=self.epoch, task=self.task))
 
 
 @dataclasses.dataclass(slots=True)
 class MarkStarted(ClaimOperation[None]):
-    """Record the message of a shard in progress, to blame if the worker dies; or none. Raises ClaimFenced."""
+    """Record the message of a shard in progress, to blame if the worker dies; or none. Raises ClaimFenced.
+
+    Without effect if the task is not the one that reads the shard now. `ended`: it ends with an error, and
+    has died of nothing.
+    """
 
     path: EntityPath
     consumer: str
     epoch: int
     token: int
     key: int | None
+    task: int = 0
+    ended: bool = False
 
     durable = False
 
@@ -93,8 +105,34 @@ class MarkStarted(ClaimOperation[None]):
         # What a task of an earlier driver is at must not be blamed for the deaths of a later one's.
         require_driver(tx, self.path, self.consumer, self.epoch)
         shard = tx.claims.shard(self.token)
-        if shard is not None:
-            tx.claims.save_shard(_replace(shard, started=self.key))
+        if shard is not None and shard.task == self.task:
+            task = None if self.ended else self.task
+            tx.claims.save_shard(_replace(shard, started=self.key, task=task))
+
+
+@dataclasses.dataclass(slots=True)
+class NoteCancellation(ClaimOperation[None]):
+    """Record that no task of a driver is at work any more, and that they died of nothing. Raises ClaimFenced.
+
+    What they have read counts as not read, and what they still note has no effect. `died`: the number of the
+    one task that did die; what it was at stays to be judged.
+    """
+
+    path: EntityPath
+    consumer: str
+    epoch: int
+    died: int | None = None
+
+    durable = False
+
+    def run(self, tx: Transaction) -> None:
+        _, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        for claim in open_claims(tx, record):
+            for shard in tx.claims.shards(claim.token):
+                if shard.task is not None and shard.task != self.died:
+                    tx.claims.save_shard(
+                        _replace(shard, reads=shard.reads - 1, read_epoch=None, started=None, task=None)
+                    )
 
 
 def blame_shards(

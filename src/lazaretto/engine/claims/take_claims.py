@@ -114,7 +114,7 @@ def _pass_over(tx: Transaction, record: ConsumerRecord) -> None:
     for claim in open_claims(tx, record):
         for shard in tx.claims.shards(claim.token):
             if shard.reads and not shard.is_processed:
-                tx.claims.save_shard(_replace(shard, reads=0, read_epoch=None))
+                tx.claims.save_shard(_replace(shard, reads=0, read_epoch=None, task=None))
 
 
 def _claimed(message: ReceivedMessage) -> ClaimableMessage:

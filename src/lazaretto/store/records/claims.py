@@ -61,8 +61,9 @@ class ShardRecord(msgspec.Struct, frozen=True):
     `reads`: how often it was read; tasks of one driver that only read it count once. `read_epoch`: the epoch
     of the driver whose tasks last processed it; below zero: of the one whose tasks last read it, and nobody
     processed it. `started`: the key of the message in progress, if messages are processed one at a time.
-    `careful`: process one at a time from the first read on. `ranges`: the first and last keys of the
-    parts of it that a lock on a range holds, in order.
+    `task`: the number of the task that reads it, until that ends with an error or is cancelled. `careful`:
+    process one at a time from the first read on. `ranges`: the first and last keys of the parts of it that a
+    lock on a range holds, in order.
     """
 
     token: int
@@ -73,6 +74,7 @@ class ShardRecord(msgspec.Struct, frozen=True):
     reads: int = 0
     read_epoch: int | None = None
     started: int | None = None
+    task: int | None = None
     careful: bool = False
     ranges: tuple[tuple[int, int], ...] = ()
 

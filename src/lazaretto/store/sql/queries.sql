@@ -34,7 +34,7 @@ queue_id, consumer, number, state, token, created, lease_until, rows, bytes, end
 
 -- part: shard_columns
 -- A shard, in the order of ShardRecord.
-token, claim_token, first, last, rows, reads, read_epoch, started, careful
+token, claim_token, first, last, rows, reads, read_epoch, started, task, careful
 
 -- part: body
 -- The body of a message, which is in its row or stands by itself.
@@ -1299,10 +1299,10 @@ FROM lazaretto_shards WHERE token = :token
 -- name: save_shard
 -- How a shard stands.
 INSERT INTO lazaretto_shards ([shard_columns])
-VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :started, :careful)
+VALUES (:token, :claim_token, :first, :last, :rows, :reads, :read_epoch, :started, :task, :careful)
 ON CONFLICT (token) DO UPDATE SET claim_token = excluded.claim_token, first = excluded.first, last =
     excluded.last, rows = excluded.rows, reads = excluded.reads, read_epoch = excluded.read_epoch, started =
-    excluded.started, careful = excluded.careful
+    excluded.started, task = excluded.task, careful = excluded.careful
 
 -- name: delete_shards
 -- The shards of a claim that has ended.

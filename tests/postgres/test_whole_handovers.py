@@ -14,7 +14,7 @@ from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessa
 from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.host import Handler, HandlerContext, ServiceHost
 from lazaretto.model.entities import EntityPath
-from lazaretto.store.postgres import store
+from lazaretto.store.postgres import writer_commits
 
 from .witness import Witness, store_of, waits_under_a_lock
 
@@ -31,7 +31,7 @@ def test_no_handover_waits_under_a_lock(
     partitions: int,
 ) -> None:
     # A process that finds itself alone commits in another way.
-    monkeypatch.setattr(store, "_LONE_COMMITS", 1 << 40)
+    monkeypatch.setattr(writer_commits, "_LONE_COMMITS", 1 << 40)
     one, other = hosts
     policy = PoisonPolicy(receive_retry_count=3)
     one.create_queue("much", QueueOptions(policy=policy, partitions=partitions))

@@ -52,6 +52,8 @@ class _Stub:
         named = [node for node in scope if node.name == function.__name__]
         overloads = [n for n in named if any(ast.unparse(d) == "overload" for d in n.decorator_list)]
         for node in overloads or named[-1:]:
+            if isinstance(node.returns, ast.Subscript) and ast.unparse(node.returns.value) == "Steps":
+                node.returns = node.returns.slice
             signature = ast.unparse(node.args)
             result = returns or ast.unparse(node.returns or ast.Constant(None))
             if verb == "iterate":
@@ -133,13 +135,6 @@ def stub() -> str:
 
 def test_the_stub_is_that_of_the_synchronous_classes() -> None:
     assert STUB.read_text("utf-8") == stub(), "run python -m tests.gates.test_aio_stub"
-
-
-def test_the_steps_of_a_verb_take_what_it_takes() -> None:
-    for made in MIRRORED.values():
-        for verb, steps in made.steps.items():
-            takes = [inspect.signature(getattr(made.sync, name)).parameters for name in (verb, steps)]
-            assert takes[0] == takes[1], verb
 
 
 def test_each_public_verb_is_there_or_left_out_on_purpose() -> None:

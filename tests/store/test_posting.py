@@ -10,6 +10,7 @@ import lazaretto.aio
 from lazaretto import BrokerClosed, EntityNotFound, InvalidMessage, Message, MessageLockLost
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.posting import Posting, Settling
+from lazaretto.broker.steps import steps_of
 
 PATIENCE = 120.0
 
@@ -131,7 +132,7 @@ def test_steps_that_wait_are_taken_aside(url: str) -> None:
     async def work(broker: AsyncBroker) -> None:
         inner: Any = broker.receiver("q")
         answers = Answers()
-        inner._driver.begin(inner._inner._receiving(1, PATIENCE), answers.of("came"))
+        inner._driver.begin(steps_of(inner._inner.receive, 1, PATIENCE), answers.of("came"))
         await broker.sender("q").send(Message(b"late"))
         await answers.until(1)
         ((_, messages, error),) = answers.told

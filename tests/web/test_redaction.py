@@ -235,8 +235,9 @@ def test_every_route_and_page_is_tried() -> None:
     assert {one.name for one in ROUTES if one.method == "GET"} == set(READING)
     assert set(SCREENS) == set(PAGES)
     # What changes things answers with how they stand, as GET does, or hands messages to a receiver.
-    assert {one.name for one in ROUTES if one.method == "POST" and not one.path.startswith("/commands")} == {
-        "send", "receive", "receive_deferred", "cancel_scheduled", "settle", "renew", "try_rules",
+    posts = [one for one in ROUTES if one.method == "POST" and not one.path.startswith("/commands")]
+    assert {one.name for one in posts if one.answer is not type(None)} == {
+        "send", "receive", "receive_deferred", "renew", "try_rules",
     }  # fmt: skip
 
 

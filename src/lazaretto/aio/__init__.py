@@ -15,6 +15,7 @@ from lazaretto.broker import broker as _sync
 from lazaretto.broker.receiver import NextSession, Receiver
 from lazaretto.broker.repairs import Repair
 from lazaretto.broker.sender import Sender
+from lazaretto.broker.steps import steps_of
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.dialogs import Dialogs
 from lazaretto.dialogs.dialog_transaction import DialogTransaction
@@ -49,20 +50,13 @@ def _close_unused(opening: asyncio.Future[_sync.Broker]) -> None:
         threading.Thread(target=opening.result().close, name="lazaretto-closing").start()
 
 
-@mirror(Sender, steps={"send": "_sending", "schedule": "_scheduling", "cancel": "_cancelling"})
+@mirror(Sender)
 class AsyncSender(Mirror):
     """Sends to a queue or topic. Coroutines can share it. An async context manager."""
 
 
 @mirror(
     Receiver,
-    steps={
-        "accept_session": "_accepting_session",
-        "receive": "_receiving",
-        "receive_deferred": "_receiving_deferred",
-        "receive_by_number": "_receiving_by_number",
-        "renew_lock": "_renewing",
-    },
     settles="ReceivedMessage",
     leaves_out=("take",),
 )
@@ -80,8 +74,8 @@ class AsyncReceiver(Mirror):
         if self._inner._needs_session:
             # One of the coroutines locks the session for all of them.
             async with self._accepting:
-                return await self._driver.run(self._inner._receiving(*arguments, **named))
-        return await self._driver.run(self._inner._receiving(*arguments, **named))
+                return await self._driver.run(steps_of(self._inner.receive, *arguments, **named))
+        return await self._driver.run(steps_of(self._inner.receive, *arguments, **named))
 
     async def __aenter__(self) -> AsyncReceiver:
         if self._inner._needs_session and not isinstance(self._inner._wanted, NextSession):
@@ -90,11 +84,7 @@ class AsyncReceiver(Mirror):
         return self
 
 
-@mirror(
-    BrokerTransaction,
-    steps={"receive": "_receiving", "receive_by_number": "_receiving_by_number"},
-    settles="ReceivedMessage",
-)
+@mirror(BrokerTransaction, settles="ReceivedMessage")
 class AsyncTransaction(OwnThread):
     """A unit of work. An async context manager: commits at the end, rolls back if an exception is raised.
 
@@ -104,7 +94,6 @@ class AsyncTransaction(OwnThread):
 
 @mirror(
     DialogTransaction,
-    steps={"receive": "_receiving", "get_conversation_group": "_getting_group"},
     wraps={"messages": AsyncTransaction},
     settles="DialogMessage",
 )
@@ -133,7 +122,6 @@ class AsyncRepair(Mirror):
 
 @mirror(
     _sync.Broker,
-    steps={"events": "_following"},
     wraps={"sender": AsyncSender, "receiver": AsyncReceiver, "transaction": AsyncTransaction},
     gives={"plan_repair": AsyncRepair, "repair": AsyncRepair},
     iterates=("dead_letters",),

@@ -97,7 +97,6 @@ class Mirrored(NamedTuple):
 
     sync: type
     names: Sequence[str]
-    steps: Mapping[str, str]
     wraps: Mapping[str, type[Mirror]]
     gives: Mapping[str, type[Mirror]]
     iterates: Collection[str]
@@ -112,7 +111,6 @@ MIRRORED: dict[type[Mirror], Mirrored] = {}
 def mirror(
     sync: type,
     *,
-    steps: Mapping[str, str] | None = None,
     wraps: Mapping[str, type[Mirror]] | None = None,
     gives: Mapping[str, type[Mirror]] | None = None,
     iterates: Collection[str] = (),
@@ -121,17 +119,16 @@ def mirror(
 ) -> Callable[[type[M]], type[M]]:
     """Add to a class all public methods of a synchronous class that it lacks.
 
-    `steps`: by public method, the method that returns its steps; these run without a thread. `settles`: the
-    type that settling methods take; they also run without a thread if the class has steps. `wraps`: methods
-    that return an object with a mirror of its own at once; `gives`: those that run in a thread for it.
-    `iterates`: methods that return an iterator. All
+    Verbs with steps run without a thread. `settles`: the type that settling methods take; they also run
+    without one if the class has steps of theirs. `wraps`: methods that return an object with a mirror of its
+    own at once; `gives`: those that run in a thread for it. `iterates`: methods that return an iterator. All
     others run in a thread.
     """
-    steps, wraps, gives = steps or {}, wraps or {}, gives or {}
+    wraps, gives = wraps or {}, gives or {}
 
     def fill(own: type[M]) -> type[M]:
         names = [name for name in dir(sync) if not name.startswith("_") and name not in leaves_out]
-        MIRRORED[own] = Mirrored(sync, names, steps, wraps, gives, iterates, leaves_out, settles)
+        MIRRORED[own] = Mirrored(sync, names, wraps, gives, iterates, leaves_out, settles)
         for name in names:
             value = inspect.getattr_static(sync, name)
             if name in vars(own):
@@ -145,8 +142,8 @@ def mirror(
                 made = _giving(name, gives[name])
             elif name in iterates:
                 made = _iterating(name)
-            elif name in steps:
-                made = _stepping(steps[name])
+            elif hasattr(value, "steps"):
+                made = _stepping(value.steps)
             elif settles and name in SETTLING and hasattr(sync, "_settling"):
                 made = _settling(name)
             else:
@@ -179,9 +176,9 @@ def _giving(name: str, kind: type[Mirror]) -> Callable[..., Any]:
     return verb
 
 
-def _stepping(name: str) -> Callable[..., Any]:
+def _stepping(steps: Callable[..., Any]) -> Callable[..., Any]:
     async def verb(self: Mirror, *arguments: Any, **named: Any) -> Any:
-        return await self._driver.run(getattr(self._inner, name)(*arguments, **named))
+        return await self._driver.run(steps(self._inner, *arguments, **named))
 
     return verb
 

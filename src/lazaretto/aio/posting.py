@@ -10,7 +10,7 @@ from lazaretto.aio.driver import Driver, Then
 from lazaretto.aio.mirrors import catch
 from lazaretto.broker.receiver import Receiver, SuspectChoice
 from lazaretto.broker.sender import Sender, sendable
-from lazaretto.broker.steps import Do, Steps
+from lazaretto.broker.steps import Do, Steps, steps_of
 from lazaretto.broker.work import UnitOfWork
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import prepare_all
@@ -70,7 +70,7 @@ class Posting:
 
     def send(self, messages: Sequence[Message], then: Then) -> None:
         """Send messages in one commit; `then` is called with their numbers, or with an error."""
-        self._driver.begin(self._sender._sending(messages), then)
+        self._driver.begin(steps_of(self._sender.send, messages), then)
 
 
 class Receiving:
@@ -83,7 +83,7 @@ class Receiving:
 
     def receive(self, most: int, then: Then) -> None:
         """Receive up to `most` messages; `then` is called with them, maybe none, or with an error."""
-        self._driver.begin(self._receiver._receiving(most, 0.0), then)
+        self._driver.begin(steps_of(self._receiver.receive, most, 0.0), then)
 
 
 class Enlisting:

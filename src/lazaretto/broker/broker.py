@@ -20,7 +20,7 @@ from lazaretto.broker.listings import ListingDesk
 from lazaretto.broker.receiver import Mode, NextSession, Receiver
 from lazaretto.broker.repairs import RepairDesk
 from lazaretto.broker.sender import Sender, sendable
-from lazaretto.broker.steps import Look, Steps, Wait, run_steps
+from lazaretto.broker.steps import Look, Steps, Wait, verb
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.commands.desk import CommandDesk
 from lazaretto.commands.methods import BrokerMethods
@@ -322,6 +322,7 @@ class Broker(
 
     # -- logs -----------------------------------------------------------------------------------
 
+    @verb
     def events(
         self,
         after: int = 0,
@@ -331,27 +332,12 @@ class Broker(
         limit: int = 1000,
         max_wait: GivenDuration | None = 0.0,
         before: int | None = None,
-    ) -> list[Event]:
+    ) -> Steps[list[Event]]:
         """Return events after a position, oldest first; wait up to `max_wait` seconds for the first.
 
         To continue, pass the last event's `position`. `before`: instead those below this position, newest
         first, such as the last one of the page before. Events are kept for 30 days.
         """
-        return run_steps(
-            self._store,
-            self._following(after, kind=kind, queue=queue, limit=limit, max_wait=max_wait, before=before),
-        )
-
-    def _following(
-        self,
-        after: int = 0,
-        *,
-        kind: str | None = None,
-        queue: str | None = None,
-        limit: int = 1000,
-        max_wait: GivenDuration | None = 0.0,
-        before: int | None = None,
-    ) -> Steps[list[Event]]:
         whole("after", after, 0, 1 << 62)
         if before is not None:
             whole("before", before, 1, 1 << 62)

@@ -22,6 +22,7 @@ from lazaretto.broker.steps import (
     place_of,
     return_or_raise,
     run_steps,
+    verb,
     waiting_for,
 )
 from lazaretto.engine.command import check_numbers
@@ -144,19 +145,16 @@ class Receiver(MessageVerbs, Closing):
 
     # -- receiving ------------------------------------------------------------------------------
 
-    def receive(self, max_messages: int = 1, max_wait: GivenDuration | None = 0.0) -> list[ReceivedMessage]:
+    @verb
+    def receive(
+        self, max_messages: int = 1, max_wait: GivenDuration | None = 0.0
+    ) -> Steps[list[ReceivedMessage]]:
         """Return up to `max_messages`, in order, locked for this receiver.
 
         Waits up to `max_wait` seconds (None: forever) for the first message; then returns an empty
         list. Raises EntityNotFound, NotAllowed, QueueDisabled,
         PoisonMessageError (the queue is halted), SessionLockLost.
         """
-        return run_steps(self._store, self._receiving(max_messages, max_wait))
-
-    def _receiving(
-        self, max_messages: int = 1, max_wait: GivenDuration | None = 0.0
-    ) -> Steps[list[ReceivedMessage]]:
-        """Return the steps of `receive`."""
         if self._closed:
             self._refuse_closed()
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
@@ -253,12 +251,9 @@ class Receiver(MessageVerbs, Closing):
         place = self._place or 1
         return (yield from waiting_for(self._store, place, attempt, end, self._refuse_closed, alike))
 
-    def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
+    @verb
+    def receive_deferred(self, sequence_numbers: int | Iterable[int]) -> Steps[list[ReceivedMessage]]:
         """Return deferred messages by sequence number, locked: all, or none and MessageNotFound."""
-        return run_steps(self._store, self._receiving_deferred(sequence_numbers))
-
-    def _receiving_deferred(self, sequence_numbers: int | Iterable[int]) -> Steps[list[ReceivedMessage]]:
-        """Return the steps of `receive_deferred`."""
         self._refuse_closed()
         if self._mode != "peek_lock":
             raise NotAllowed("deferred messages are received under a lock: use mode='peek_lock'")
@@ -268,16 +263,13 @@ class Receiver(MessageVerbs, Closing):
         step = Do(ReceiveDeferred(self._path, numbers, self._lock), _release_all)
         return (yield from self._traced(outcome_of(step))) or []
 
-    def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> list[ReceivedMessage]:
+    @verb
+    def receive_by_number(self, sequence_numbers: int | Iterable[int]) -> Steps[list[ReceivedMessage]]:
         """Return active messages by sequence number, out of order, locked: all of them, or none.
 
         Each delivery counts as usual. A receiver of a session gets only messages of its session. Raises
         MessageNotFound, MessageNotReceivable (locked, deferred, scheduled, delayed), and what `receive` does.
         """
-        return run_steps(self._store, self._receiving_by_number(sequence_numbers))
-
-    def _receiving_by_number(self, sequence_numbers: int | Iterable[int]) -> Steps[list[ReceivedMessage]]:
-        """Return the steps of `receive_by_number`."""
         self._refuse_closed()
         if self._mode != "peek_lock":
             raise NotAllowed("messages are received by number under a lock: use mode='peek_lock'")
@@ -320,15 +312,12 @@ class Receiver(MessageVerbs, Closing):
                 raise InvalidOption(f"expected lock tokens to be UUIDs, got {shown(token)}")
         return look(self._store, lambda tx: messages_held(tx, self._path, tokens))
 
-    def renew_lock(self, messages: Messages) -> datetime:
+    @verb
+    def renew_lock(self, messages: Messages) -> Steps[datetime]:
         """Renew the locks for their queue's lock duration from now.
 
         Returns the new expiry time; for several messages, the earliest.
         """
-        return run_steps(self._store, self._renewing(messages))
-
-    def _renewing(self, messages: Messages) -> Steps[datetime]:
-        """Return the steps of `renew_lock`."""
         self._refuse_closed()
         ours = [e.message for e in settlements(messages, COMPLETE)]
         if not ours:
@@ -360,7 +349,10 @@ class Receiver(MessageVerbs, Closing):
         """When the lock of the session ends, or None without one."""
         return None if self._lock is None else to_datetime(self._lock.until)
 
-    def accept_session(self, max_wait: GivenDuration | None = 0.0, *, name: str | None = None) -> str | None:
+    @verb
+    def accept_session(
+        self, max_wait: GivenDuration | None = 0.0, *, name: str | None = None
+    ) -> Steps[str | None]:
         """Lock the session without receiving from it, and return its id. `receive` does so by itself.
 
         Waits up to `max_wait` seconds (None: forever) for a NEXT_SESSION that has messages and is free; then
@@ -368,12 +360,6 @@ class Receiver(MessageVerbs, Closing):
         characters. Does nothing if the receiver holds its session. Raises NotAllowed for a receiver of no
         session, SessionCannotBeLocked, SessionHeld.
         """
-        return run_steps(self._store, self._accepting_session(max_wait, name=name))
-
-    def _accepting_session(
-        self, max_wait: GivenDuration | None = 0.0, *, name: str | None = None
-    ) -> Steps[str | None]:
-        """Return the steps of `accept_session`."""
         self._refuse_closed()
         if name is not None:
             text("name", name, LONGEST_NAME)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import overload
 
 import msgspec
 
-from lazaretto.broker.steps import Do, Steps, run_steps
+from lazaretto.broker.steps import Do, Steps, steps_of, verb
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import Sendable, prepare_all, several
 from lazaretto.engine.messages.send import CancelScheduled, Send
@@ -57,7 +57,8 @@ class Sender(Closing):
     def send(self, messages: Sendable) -> int: ...
     @overload
     def send(self, messages: Iterable[Sendable]) -> list[int]: ...
-    def send(self, messages: Sendable | Iterable[Sendable]) -> int | list[int]:
+    @verb
+    def send(self, messages: Sendable | Iterable[Sendable]) -> Steps[int | list[int]]:
         """Send one message, or several in one commit. When the call returns, they are on disk.
 
         A received or peeked message is sent as a copy, with its body and everything a sender can set,
@@ -68,10 +69,6 @@ class Sender(Closing):
         cancel it. Raises EntityNotFound, QueueDisabled, QuotaExceeded, InvalidMessage or MessageTooLarge;
         then nothing was sent.
         """
-        return run_steps(self._store, self._sending(messages))
-
-    def _sending(self, messages: Sendable | Iterable[Sendable]) -> Steps[int | list[int]]:
-        """Return the steps of `send`."""
         if self._closed:
             self._refuse_closed()
         prepared = prepare_all(messages)
@@ -92,20 +89,15 @@ class Sender(Closing):
     def schedule(self, messages: Sendable, at: datetime) -> int: ...
     @overload
     def schedule(self, messages: Iterable[Sendable], at: datetime) -> list[int]: ...
-    def schedule(self, messages: Sendable | Iterable[Sendable], at: datetime) -> int | list[int]:
+    @verb
+    def schedule(self, messages: Sendable | Iterable[Sendable], at: datetime) -> Steps[int | list[int]]:
         """Send messages that become receivable at a given time (an aware datetime)."""
-        return run_steps(self._store, self._scheduling(messages, at))
+        send: Callable[..., int | list[int]] = self.send
+        return (yield from steps_of(send, later(messages, at)))
 
-    def _scheduling(self, messages: Sendable | Iterable[Sendable], at: datetime) -> Steps[int | list[int]]:
-        """Return the steps of `schedule`."""
-        return (yield from self._sending(later(messages, at)))
-
-    def cancel(self, sequence_numbers: int | Iterable[int]) -> None:
+    @verb
+    def cancel(self, sequence_numbers: int | Iterable[int]) -> Steps[None]:
         """Delete scheduled messages: all of them, or none and MessageNotFound."""
-        run_steps(self._store, self._cancelling(sequence_numbers))
-
-    def _cancelling(self, sequence_numbers: int | Iterable[int]) -> Steps[None]:
-        """Return the steps of `cancel`."""
         self._refuse_closed()
         yield Do(CancelScheduled(self._path, check_numbers(sequence_numbers)))
 

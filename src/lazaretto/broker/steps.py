@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import time
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 
@@ -14,6 +16,7 @@ from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: How often one who waits asks again, in seconds, so that a queue is seen to be in use.
@@ -59,6 +62,33 @@ def run_steps(store: Store, steps: Steps[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+
+
+def verb(steps: Callable[P, Steps[T]]) -> Callable[P, T]:
+    """Make a method of its steps, of an object with a `_store`: it runs them in its caller's thread.
+
+    `steps_of` returns the steps themselves. The mirrors of `lazaretto.aio` run them in the event loop.
+    """
+
+    @functools.wraps(steps)
+    def method(*arguments: P.args, **named: P.kwargs) -> T:
+        holder: Any = arguments[0]
+        return run_steps(holder._store, steps(*arguments, **named))
+
+    made: Any = method
+    signature = inspect.signature(steps)
+    answer = str(signature.return_annotation).removeprefix("Steps[").removesuffix("]")
+    made.__signature__ = signature.replace(return_annotation=answer)
+    made.__annotations__ = {**steps.__annotations__, "return": answer}
+    made.steps = steps
+    return method
+
+
+def steps_of(method: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Steps[T]:
+    """Return the steps of a verb of an object, not begun."""
+    bound: Any = method
+    steps: Steps[T] = bound.steps(bound.__self__, *arguments, **named)
+    return steps
 
 
 def _look_or_wait(store: Store, step: Look | Wait) -> Any:

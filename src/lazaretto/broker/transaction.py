@@ -8,7 +8,7 @@ from typing import overload
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.sender import send_operation, sendable
 from lazaretto.broker.settling import Messages, MessageVerbs
-from lazaretto.broker.steps import Steps, run_steps
+from lazaretto.broker.steps import Steps, steps_of, verb
 from lazaretto.broker.work import UnitOfWork, WorkVerbs
 from lazaretto.engine.messages.prepare import Sendable, prepare_all
 from lazaretto.engine.messages.settle import Settlement
@@ -33,6 +33,7 @@ class BrokerTransaction(MessageVerbs, WorkVerbs):
         self._store = store
         self._work = UnitOfWork(store) if work is None else work
 
+    @verb
     def receive(
         self,
         path: str,
@@ -40,40 +41,26 @@ class BrokerTransaction(MessageVerbs, WorkVerbs):
         max_wait: GivenDuration | None = 0.0,
         *,
         subqueue: str | None = None,
-    ) -> list[ReceivedMessage]:
+    ) -> Steps[list[ReceivedMessage]]:
         """Receive messages. The commit completes them; a rollback counts a failed attempt.
 
         Raises TransactionError after `execute`: the delivery must be committed before you see the message,
         which is impossible within your own SQL's transaction.
         """
-        return run_steps(self._store, self._receiving(path, max_messages, max_wait, subqueue=subqueue))
-
-    def _receiving(
-        self,
-        path: str,
-        max_messages: int = 1,
-        max_wait: GivenDuration | None = 0.0,
-        *,
-        subqueue: str | None = None,
-    ) -> Steps[list[ReceivedMessage]]:
         self._work.refuse_receiving()
         receiver = Receiver(self._store, EntityPath.parse(path, subqueue))
-        messages = yield from receiver._receiving(max_messages, max_wait)
+        messages = yield from steps_of(receiver.receive, max_messages, max_wait)
         self._work.adopt(messages)
         return messages
 
+    @verb
     def receive_by_number(
         self, path: str, sequence_numbers: int | Iterable[int], *, subqueue: str | None = None
-    ) -> list[ReceivedMessage]:
-        """Receive active messages by sequence number: all, or none. Otherwise as `receive`."""
-        return run_steps(self._store, self._receiving_by_number(path, sequence_numbers, subqueue=subqueue))
-
-    def _receiving_by_number(
-        self, path: str, sequence_numbers: int | Iterable[int], *, subqueue: str | None = None
     ) -> Steps[list[ReceivedMessage]]:
+        """Receive active messages by sequence number: all, or none. Otherwise as `receive`."""
         self._work.refuse_receiving()
         receiver = Receiver(self._store, EntityPath.parse(path, subqueue))
-        messages = yield from receiver._receiving_by_number(sequence_numbers)
+        messages = yield from steps_of(receiver.receive_by_number, sequence_numbers)
         self._work.adopt(messages)
         return messages
 

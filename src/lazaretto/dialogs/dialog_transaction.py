@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 
 from lazaretto.broker.settling import SettleVerbs
-from lazaretto.broker.steps import Do, Steps, outcome_of, run_steps, waiting_for
+from lazaretto.broker.steps import Do, Steps, outcome_of, run_steps, verb, waiting_for
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.broker.work import UnitOfWork, WorkVerbs
 from lazaretto.dialogs.dialog_messages import DialogMessage
@@ -76,6 +76,7 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
 
     # -- receiving ------------------------------------------------------------------------------
 
+    @verb
     def receive(
         self,
         queue: str | None = None,
@@ -84,7 +85,7 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         *,
         conversation: str | None = None,
         group: str | None = None,
-    ) -> list[DialogMessage]:
+    ) -> Steps[list[DialogMessage]]:
         """Return messages of one conversation group, which is locked until the transaction ends.
 
         `queue` is the service's; a reader that was started for it may leave it out. `conversation` or `group`
@@ -93,18 +94,6 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
         forever), then returns an empty list. Raises ConversationLocked, ConversationNotFound, QueueDisabled,
         NotAllowed.
         """
-        steps = self._receiving(queue, max_messages, max_wait, conversation=conversation, group=group)
-        return run_steps(self._store, steps)
-
-    def _receiving(
-        self,
-        queue: str | None = None,
-        max_messages: int = 1,
-        max_wait: float | None = 0.0,
-        *,
-        conversation: str | None = None,
-        group: str | None = None,
-    ) -> Steps[list[DialogMessage]]:
         whole("max_messages", max_messages, 1, MOST_MESSAGES)
         self._store.presence.enter(self, Taker(str(self._path(queue)), RECEIVER, program()))
         steps = self._taking(queue, max_messages, max_wait, conversation, group)
@@ -120,19 +109,15 @@ class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):
                 self._last.add(message.conversation)
         return messages
 
+    @verb
     def get_conversation_group(
         self, queue: str | None = None, max_wait: float | None = 0.0
-    ) -> tuple[str, bytes | None] | None:
+    ) -> Steps[tuple[str, bytes | None] | None]:
         """Lock the next conversation group that has messages; return its id and its state, None if none came.
 
         A program can then read the state before it receives with `receive(…, group=…)`. Call it again to lock
         several groups.
         """
-        return run_steps(self._store, self._getting_group(queue, max_wait))
-
-    def _getting_group(
-        self, queue: str | None = None, max_wait: float | None = 0.0
-    ) -> Steps[tuple[str, bytes | None] | None]:
         handover = yield from self._taking(queue, 0, max_wait, None, None)
         return None if handover is None else (handover.group, handover.state)
 

@@ -6,6 +6,7 @@ An error raised without a message uses the first line of its class's docstring.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from typing import ClassVar
 class LazarettoError(Exception):
     """Something went wrong in Lazaretto."""
 
+    #: In this module, the class's name in small letters, unless the class says otherwise.
     code: ClassVar[str] = "error"
     #: Whether the same call may succeed later, unchanged.
     retriable: ClassVar[bool] = False
@@ -21,11 +23,15 @@ class LazarettoError(Exception):
         doc = type(self).__doc__ or type(self).__name__
         super().__init__(message or doc.split("\n", 1)[0])
 
+    def __init_subclass__(cls) -> None:
+        # A subclass of elsewhere is its parent to those who read codes.
+        if "code" not in vars(cls) and cls.__module__ == __name__:
+            cls.code = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
 
 class InvalidOption(LazarettoError, ValueError):
     """An option has an unknown name or a value that is not allowed."""
 
-    code = "invalid_option"
     #: The error without the entities that it names, and which these are.
     plain: str | None = None
     entities: tuple[str, ...] = ()
@@ -34,37 +40,26 @@ class InvalidOption(LazarettoError, ValueError):
 class InvalidMessage(LazarettoError, ValueError):
     """A field of a message has the wrong type or exceeds its limit."""
 
-    code = "invalid_message"
-
 
 class MessageTooLarge(InvalidMessage):
     """A message is larger than the queue accepts."""
-
-    code = "message_too_large"
 
 
 class InvalidPath(LazarettoError, ValueError):
     """A path is empty, too long, or has a character that is not allowed."""
 
-    code = "invalid_path"
-
 
 class NotAllowed(LazarettoError):
     """The operation is not allowed on this entity."""
-
-    code = "not_allowed"
 
 
 class EntityError(LazarettoError):
     """The entity is in the wrong state for the operation."""
 
-    code = "entity_error"
-
 
 class EntityNotFound(EntityError, LookupError):
     """No entity exists at this path."""
 
-    code = "entity_not_found"
     #: The error without what it suggests, the path that was asked for, those it was compared with, and
     #: whether there are more.
     plain: str | None = None
@@ -76,25 +71,18 @@ class EntityNotFound(EntityError, LookupError):
 class EntityExists(EntityError):
     """An entity already exists at this path."""
 
-    code = "entity_exists"
-
 
 class QueueDisabled(EntityError):
     """The queue is disabled for sending, for receiving, or for both."""
-
-    code = "queue_disabled"
 
 
 class ChangedMeanwhile(EntityError):
     """Somebody has changed the entity since it was looked at."""
 
-    code = "changed_meanwhile"
-
 
 class QuotaExceeded(EntityError):
     """The queue or topic is full."""
 
-    code = "quota_exceeded"
     retriable = True
 
 
@@ -147,8 +135,6 @@ class SessionHeld(EntityError):
     session. Other sessions of the queue are not affected.
     """
 
-    code = "session_held"
-
     def __init__(
         self,
         entity: str,
@@ -178,8 +164,6 @@ class SessionHeld(EntityError):
 class SettlementError(LazarettoError):
     """A message could not be settled."""
 
-    code = "settlement_error"
-
 
 class MessageLockLost(SettlementError):
     """The lock on the message is no longer held; nothing was changed.
@@ -187,8 +171,6 @@ class MessageLockLost(SettlementError):
     The lock expired, the message was already settled, or another receiver holds it now.
     `sequence_numbers` lists the messages of the call whose locks are lost.
     """
-
-    code = "message_lock_lost"
 
     def __init__(self, message: str | None = None, sequence_numbers: Sequence[int] = ()) -> None:
         self.sequence_numbers = tuple(sequence_numbers)
@@ -198,20 +180,15 @@ class MessageLockLost(SettlementError):
 class SessionLockLost(SettlementError):
     """The lock on the session is no longer held; nothing was changed."""
 
-    code = "session_lock_lost"
-
 
 class SessionCannotBeLocked(LazarettoError):
     """Another receiver has locked the session."""
 
-    code = "session_cannot_be_locked"
     retriable = True
 
 
 class MessageNotFound(LazarettoError, LookupError):
     """No message with this sequence number is in the required state."""
-
-    code = "message_not_found"
 
 
 class MessageNotReceivable(MessageNotFound):
@@ -220,8 +197,6 @@ class MessageNotReceivable(MessageNotFound):
     Attributes: `entity` (path), `sequence_number`, `state` (a MessageState: locked, deferred, scheduled,
     delayed or suspect; active if there is another reason).
     """
-
-    code = "message_not_receivable"
 
     def __init__(self, text: str, entity: str, sequence_number: int, state: enum.Enum) -> None:
         self.entity = entity
@@ -233,32 +208,23 @@ class MessageNotReceivable(MessageNotFound):
 class DefinitionError(LazarettoError):
     """A message type, contract, service or priority is missing, in use, or does not allow this."""
 
-    code = "definition_error"
-
 
 class ConversationNotFound(LazarettoError, LookupError):
     """No conversation has this handle; it may have ended."""
-
-    code = "conversation_not_found"
 
 
 class ConversationError(EntityError):
     """The conversation's state does not allow this."""
 
-    code = "conversation_error"
-
 
 class ConversationLocked(LazarettoError):
     """Another receiver has locked the conversation's group."""
 
-    code = "conversation_locked"
     retriable = True
 
 
 class TransactionError(LazarettoError):
     """The transaction does not allow this."""
-
-    code = "transaction_error"
 
 
 class BrokerClosed(LazarettoError):
@@ -270,49 +236,33 @@ class BrokerClosed(LazarettoError):
 class ClaimFenced(EntityError):
     """Another driver has taken over this consumer of claims; this one must stop."""
 
-    code = "claim_fenced"
-
 
 class RepairNotFound(LazarettoError, LookupError):
     """No repair has this name."""
-
-    code = "repair_not_found"
 
 
 class RepairError(LazarettoError):
     """The repair is in the wrong phase for the operation, or its name is taken."""
 
-    code = "repair_error"
-
 
 class IdempotencyConflict(LazarettoError):
     """The idempotency key was used for another command."""
-
-    code = "idempotency_conflict"
 
 
 class PersonNotFound(LazarettoError, LookupError):
     """Nobody of this name was granted anything."""
 
-    code = "person_not_found"
-
 
 class TokenNotFound(LazarettoError, LookupError):
     """No token or session has this id."""
-
-    code = "token_not_found"
 
 
 class SecondPersonNeeded(LazarettoError):
     """Somebody else than whoever planned the repair must let it go on."""
 
-    code = "second_person_needed"
-
 
 class JavaNotFound(LazarettoError):
     """No Java version that Spark supports was found."""
-
-    code = "java_not_found"
 
 
 class ExecutorNotReady(LazarettoError):
@@ -321,8 +271,6 @@ class ExecutorNotReady(LazarettoError):
     `cause`: "no_executor", "no_python", "other_python", "no_package", "other_version", "no_handler",
     "no_store", "other_store", "other_schema", "no_results" or "unknown".
     """
-
-    code = "executor_not_ready"
 
     def __init__(self, message: str | None = None, cause: str = "unknown") -> None:
         super().__init__(message)
@@ -334,8 +282,6 @@ class SystemicFailure(LazarettoError):
 
     It is an outage, not poison: the messages were released.
     """
-
-    code = "systemic_failure"
 
 
 class FilterSyntaxError(LazarettoError, ValueError):
@@ -355,19 +301,13 @@ class FilterSyntaxError(LazarettoError, ValueError):
 class FilterError(LazarettoError):
     """A filter or action of a rule cannot be evaluated on this message."""
 
-    code = "filter_error"
-
 
 class HandlerError(LazarettoError):
     """A handler cannot be used: it cannot be imported, or has the wrong signature."""
 
-    code = "handler_error"
-
 
 class SandboxError(LazarettoError):
     """No sandbox process can be started."""
-
-    code = "sandbox_error"
 
 
 class SandboxSetupError(SandboxError):
@@ -375,8 +315,6 @@ class SandboxSetupError(SandboxError):
 
     `error_type` and `stack` describe the error that the setup raised, if it raised one.
     """
-
-    code = "sandbox_setup_error"
 
     def __init__(
         self, message: str | None = None, error_type: str | None = None, stack: str | None = None
@@ -389,41 +327,34 @@ class SandboxSetupError(SandboxError):
 class StoreError(LazarettoError):
     """The store failed; the call changed nothing."""
 
-    code = "store_error"
-
 
 class StoreBusy(StoreError):
     """Another process held the write lock for longer than the timeout."""
 
-    code = "store_busy"
     retriable = True
 
 
 class QueryTooLong(LazarettoError):
     """A query took longer than a server lets one take, and was ended. Ask for less."""
 
-    code = "query_too_long"
     retriable = True
 
 
 class TooManyRequests(LazarettoError):
     """Somebody has as many requests of a kind under way as one person may. Ask again later."""
 
-    code = "too_many_requests"
     retriable = True
 
 
 class ServerOverloaded(LazarettoError):
     """A server holds as much for its clients as it may. Ask again later."""
 
-    code = "server_overloaded"
     retriable = True
 
 
 class StoreUnavailable(StoreError):
     """The store's server is unreachable, or has no free connection."""
 
-    code = "store_unavailable"
     retriable = True
 
 
@@ -434,65 +365,44 @@ class CommitUnknown(StoreError):
     safe if the queue detects duplicates and the sender sets the message id.
     """
 
-    code = "commit_unknown"
-
 
 class StoreFull(StoreError):
     """The store's disk is full."""
 
-    code = "store_full"
     retriable = True
 
 
 class StoreReadOnly(StoreError):
     """The store is read-only."""
 
-    code = "store_read_only"
-
 
 class StoreNotFound(StoreError, FileNotFoundError):
     """The store does not exist, and the call does not create it."""
-
-    code = "store_not_found"
 
 
 class StoreGone(StoreError):
     """The store's file, or its write-ahead log, was removed or replaced while it was open."""
 
-    code = "store_gone"
-
 
 class StoreCorrupt(StoreError):
     """The file is damaged, or is not a database."""
-
-    code = "store_corrupt"
 
 
 class ServerUnsuitable(StoreError):
     """The database, or a pooler before its server, cannot do what a store relies on."""
 
-    code = "server_unsuitable"
-
 
 class StoreForeign(StoreError):
     """The database belongs to another application."""
-
-    code = "store_foreign"
 
 
 class StoreIncomplete(StoreError):
     """The store is an interrupted copy of another one."""
 
-    code = "store_incomplete"
-
 
 class StoreOutdated(StoreError):
     """The store must be migrated first; stop workers of older versions before."""
 
-    code = "store_outdated"
-
 
 class StoreTooNew(StoreError):
     """A newer version of Lazaretto, or of SQLite, wrote the store."""
-
-    code = "store_too_new"

@@ -9,8 +9,8 @@ from hypothesis import given
 from lazaretto.servicebus.amqp import AmqpError
 from lazaretto.servicebus.amqp.composites import parse
 from lazaretto.servicebus.amqp.encode import described
+from lazaretto.servicebus.amqp.frames import read_transfer
 from lazaretto.servicebus.amqp.performatives import Accepted, Transfer
-from lazaretto.servicebus.amqp.transfers import read_transfer
 
 _FLAGS = st.none() | st.booleans()
 _NUMBERS = st.none() | st.sampled_from([0, 1, 255, 256, (1 << 32) - 1])

@@ -35,7 +35,7 @@ METHODS_HEAD = '''"""Changes by operators, as methods. Written by tests/gates/te
 # ruff: noqa: A002
 from __future__ import annotations
 
-from lazaretto.commands.making import Maker
+from lazaretto.commands.desk import Maker
 '''
 #: What the package has beside the commands.
 _BESIDE = {

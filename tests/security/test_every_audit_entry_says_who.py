@@ -13,10 +13,9 @@ from web.conftest import Served
 
 from lazaretto import AuditEntry, Broker, Message, aio
 from lazaretto.aio.signing import SigningRules
-from lazaretto.aio.witness import MOST_REFUSALS, Witness
+from lazaretto.aio.witness import MOST_REFUSALS, Minutes, Witness
 from lazaretto.commands import CreateLink, CreateToken, GrantRole, SetRedaction
 from lazaretto.errors import InvalidOption, StoreReadOnly
-from lazaretto.model.minutes import Minutes
 from lazaretto.model.signing import SigningRule
 from lazaretto.servicebus import AccessPolicy
 from lazaretto.web import Proxies

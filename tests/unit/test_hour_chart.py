@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime
 
-from lazaretto.cli.hour_chart import MARKS, REST, draw, fill_bar
+from lazaretto.cli.triage_commands import MARKS, REST, draw_hours, fill_bar
 
 NOW = datetime(2026, 11, 23, 1, 30, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ def test_a_bar_is_as_high_as_its_letters_and_its_parts_as_long_as_their_share() 
 
 
 def test_causes_are_stacked_in_the_hours_they_came_in() -> None:
-    lines = draw([[0] * 22 + [30, 60], [0] * 23 + [30], [9] + [0] * 23], NOW)
+    lines = draw_hours([[0] * 22 + [30, 60], [0] * 23 + [30], [9] + [0] * 23], NOW)
     rows = [line.partition("│")[2].ljust(48) for line in lines[:10]]
     bars = ["".join(row[2 * hour] for row in rows).strip() for hour in range(24)]
     assert bars[23] == "▓" * 3 + "█" * 7
@@ -42,11 +42,11 @@ def test_causes_are_stacked_in_the_hours_they_came_in() -> None:
 
 def test_what_has_no_mark_of_its_own_shares_one() -> None:
     many = [[10] * 24 for _ in range(len(MARKS))] + [[10_000_000] * 24] * 193
-    shown = "\n".join(draw(many, NOW))
+    shown = "\n".join(draw_hours(many, NOW))
     assert REST in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 
 def test_without_letters_there_is_no_chart() -> None:
-    assert draw([], NOW) == []
-    assert draw([[0] * 24], NOW) == []
+    assert draw_hours([], NOW) == []
+    assert draw_hours([[0] * 24], NOW) == []

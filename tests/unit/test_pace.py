@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.host.pace import EXPECTED, Pace
+from lazaretto.host.shared import EXPECTED, Pace
 
 
 def settle_in(pace: Pace, each: float, most: int = 100, hand_overs: int = 12) -> int:

@@ -25,7 +25,7 @@ from lazaretto.commands import Mark
 from lazaretto.engine.outcome.causes import cause_days
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.marks import TimeMark, mark_before
-from lazaretto.web.console.charts import STEP, bars_chart
+from lazaretto.web.console.render import STEP, bars_chart
 
 from .conftest import Served
 

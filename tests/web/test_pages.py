@@ -20,7 +20,7 @@ from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOpti
 from lazaretto.commands import CreateToken, GrantRole, WithdrawRole
 from lazaretto.web import Access, Grant, Identity, Role, unchanged, web_app
 from lazaretto.web.api import audit
-from lazaretto.web.console import peeked
+from lazaretto.web.console import queues
 
 ANA = Identity("ana", (Grant(Role.ADMIN),))
 
@@ -257,7 +257,7 @@ class TestPeeking:
     def test_what_is_rare_is_looked_for_only_for_a_moment(
         self, stocked: Broker, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(peeked, "_BUDGET", 0.0)
+        monkeypatch.setattr(queues, "_BUDGET", 0.0)
         stocked.sender("q").send([Message(b"x")] * 250)
         stocked.sender("q").schedule(Message(b"last"), datetime.now(UTC) + timedelta(hours=1))
 

@@ -19,7 +19,7 @@ from lazaretto.engine.access import (
     grants_of,
 )
 from lazaretto.engine.audited import NoteTry
-from lazaretto.engine.claims.list_consumers import ClaimPipeline, list_consumers
+from lazaretto.engine.claims.consumers import ClaimPipeline, list_consumers
 from lazaretto.engine.command import Command
 from lazaretto.engine.entities.overview import read_client_advice
 from lazaretto.engine.messages.sessions import stored_session_state

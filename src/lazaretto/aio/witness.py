@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import weakref
+from collections.abc import Hashable
 from typing import Any, Final
 
 from lazaretto.aio import AsyncBroker
@@ -13,8 +14,35 @@ from lazaretto.engine.audited import NoteAct
 from lazaretto.errors import LazarettoError, StoreReadOnly
 from lazaretto.model.actors import Actor, NameKind
 from lazaretto.model.containment import owner_of
-from lazaretto.model.minutes import Minutes
 from lazaretto.store.sql.store import Store
+
+_MINUTE = 60.0
+
+
+class Minutes:
+    """Says what is noted, and counts the rest. `most`: notes in a minute in all; None: any number."""
+
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
+        self._began = float("-inf")
+        self._noted: set[Hashable] = set()
+        self._rest = 0
+
+    def note(self, key: Hashable, now: float) -> int | None:
+        """Return how many were not noted before this one; None: this one is not noted either.
+
+        Times are in seconds.
+        """
+        if now >= self._began + _MINUTE:
+            self._began = now
+            self._noted.clear()
+        if key in self._noted or (self._most is not None and len(self._noted) >= self._most):
+            self._rest += 1
+            return None
+        self._noted.add(key)
+        rest, self._rest = self._rest, 0
+        return rest
+
 
 _log = logging.getLogger("lazaretto.audit")
 #: Refused logins that are noted in a minute, from all addresses together.

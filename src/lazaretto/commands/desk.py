@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lazaretto.engine.command import Command
+from lazaretto.engine.command import Command, CommandOf
 from lazaretto.engine.entities.versions import IfVersion
 from lazaretto.engine.log import acting
 from lazaretto.engine.once import Once, first_answer
@@ -19,6 +19,19 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.records.plain import plain
 from lazaretto.observe.traces.letters import resubmitting
 from lazaretto.store.sql.store import Store
+
+T = TypeVar("T")
+
+
+class Maker:
+    """The base of what has a method for each change."""
+
+    _store: Store
+
+    def _make(self, command: CommandOf[T], actor: str | None) -> T:
+        """Make a change as somebody, and return its answer."""
+        return self._store.run(command.operation(self._store, acting(actor)))
+
 
 #: The most characters of an idempotency key.
 _LONGEST_KEY: Final = 200

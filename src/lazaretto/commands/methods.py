@@ -8,7 +8,7 @@ from datetime import datetime
 
 from msgspec import UNSET, UnsetType
 
-from lazaretto.commands.making import Maker
+from lazaretto.commands.desk import Maker
 from lazaretto.commands.repair_commands import (
     CanaryRepair,
     CancelRepair,

@@ -21,13 +21,11 @@ from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.engine.repairs.runner import Runner
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, QueueDisabled, SandboxError
-from lazaretto.host.gate import Gate
 from lazaretto.host.handler_options import MOST_SLOTS
 from lazaretto.host.handler_stats import HandlerReport, HandlerStats
 from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
-from lazaretto.host.pace import Pace
 from lazaretto.host.runners import runner_of
-from lazaretto.host.shared import Shared
+from lazaretto.host.shared import Gate, Pace, Shared
 from lazaretto.host.slots import Slot
 from lazaretto.model.breaker import BreakerStatus, BreakerWindow
 from lazaretto.model.checks import GivenDuration, seconds, shown, whole

@@ -6,8 +6,45 @@ import contextlib
 import logging
 import threading
 
-from lazaretto.errors import EntityError, LazarettoError
+from lazaretto.errors import (
+    EntityError,
+    HandlerError,
+    InvalidOption,
+    LazarettoError,
+    NotAllowed,
+    ServerUnsuitable,
+    StoreCorrupt,
+    StoreForeign,
+    StoreGone,
+    StoreIncomplete,
+    StoreNotFound,
+    StoreOutdated,
+    StoreTooNew,
+)
 from lazaretto.host.handler_stats import HandlerStats
+
+#: Faults that do not pass: the file is no longer a store, or the queue was replaced after the host started.
+#: All others may pass: an unreachable or read-only server, a full disk, too few file descriptors, a module
+#: that is being replaced.
+_LASTING: tuple[type[LazarettoError], ...] = (
+    HandlerError,
+    InvalidOption,
+    NotAllowed,
+    ServerUnsuitable,
+    StoreCorrupt,
+    StoreForeign,
+    StoreGone,
+    StoreIncomplete,
+    StoreNotFound,
+    StoreOutdated,
+    StoreTooNew,
+)
+
+
+def may_pass(error: BaseException) -> bool:
+    """Return whether a later retry may succeed without a change to the host."""
+    return isinstance(error, Exception) and not isinstance(error, _LASTING)
+
 
 _log = logging.getLogger(__name__)
 

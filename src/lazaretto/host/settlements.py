@@ -27,10 +27,9 @@ from lazaretto.errors import (
     TransactionError,
 )
 from lazaretto.host.batches import BatchSize
-from lazaretto.host.faults import may_pass
 from lazaretto.host.handler_stats import PoisonMessage, verdict_of
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
-from lazaretto.host.patience import Patience
+from lazaretto.host.patience import Patience, may_pass
 from lazaretto.host.shared import Shared
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath

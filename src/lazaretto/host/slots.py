@@ -13,10 +13,9 @@ from lazaretto.broker.receiver import NEXT_SESSION, Receiver
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
 from lazaretto.host.batches import BatchSize
-from lazaretto.host.faults import may_pass
 from lazaretto.host.handler_options import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended
-from lazaretto.host.patience import Patience
+from lazaretto.host.patience import Patience, may_pass
 from lazaretto.host.runners import Runner
 from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import Shared

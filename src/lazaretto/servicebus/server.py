@@ -24,8 +24,8 @@ from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.grants import Grants
 from lazaretto.servicebus.keys import Keys
 from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.numbers import Promises
 from lazaretto.servicebus.order import Order
-from lazaretto.servicebus.promises import Promises
 from lazaretto.servicebus.signatures import AccessPolicy
 from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
+
+from starlette.responses import StreamingResponse
+from starlette.types import Send
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.engine.messages.parts import ROOM, TooLittleRoom, size_of
 from lazaretto.engine.messages.peek import PeekedPart
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
+from lazaretto.errors import QueryTooLong, ServerOverloaded
 from lazaretto.model.deadline import within
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.limits import ServerLimits
@@ -17,7 +22,22 @@ from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.serving.budget import Share
 from lazaretto.web.json import json_of
 from lazaretto.web.readings import WebReadings
+from lazaretto.web.refusals import NotAuthenticated, NotPermitted
 from lazaretto.web.viewed import readings_of
+
+_log = logging.getLogger("lazaretto.web")
+
+
+class LastingResponse(StreamingResponse):
+    """A stream that has an end, which a client must not take a part of it for."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except (NotAuthenticated, NotPermitted, QueryTooLong, ServerOverloaded) as error:
+            # Without its end the server closes the connection.
+            _log.warning("an answer was cut off: %s", error or type(error).__name__)
+
 
 P = TypeVar("P")
 

@@ -19,8 +19,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.permissions import Permission
 from lazaretto.model.records.letters import csv_cell
 from lazaretto.model.records.plain import plain
+from lazaretto.web.bounded import LastingResponse
 from lazaretto.web.json import json_of
-from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.later import later_than
 from lazaretto.web.routes import Call, Query, route
 

@@ -19,9 +19,8 @@ from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.model.records.letters import LETTER_COLUMNS, letter_cells
-from lazaretto.web.bounded import lettered
+from lazaretto.web.bounded import LastingResponse, lettered
 from lazaretto.web.json import json_of
-from lazaretto.web.lasting import LastingResponse
 from lazaretto.web.routes import Call, OfQueue, route
 from lazaretto.web.viewed import check_filter, readings_of
 

@@ -24,8 +24,7 @@ from lazaretto.model.permissions import Permission
 from lazaretto.model.presence import HTTP_CLIENT, client_name
 from lazaretto.model.records.messages import message_of, refuse_many, usual_messages
 from lazaretto.observe.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
-from lazaretto.web.bounded import COST, array_of, peeked
-from lazaretto.web.lasting import LastingResponse
+from lazaretto.web.bounded import COST, LastingResponse, array_of, peeked
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import Call, OfQueue, route
 from lazaretto.web.viewed import readings_of

@@ -18,17 +18,15 @@ def _stop(signal_number: int, _frame: FrameType | None) -> None:
     raise SystemExit(128 + signal_number)
 
 
-def measure(measurement: Measurement) -> dict[str, object]:
+def measure(measurement: Measurement) -> dict[str, float]:
     """Take the measurement here and return its figures."""
     assert measurement.home is not None
     system = SYSTEMS[measurement.system](Path(measurement.home))
     system.open()
     try:
-        figures = WORKLOADS[measurement.workload].run(system, measurement)
-        version = system.version()
+        return WORKLOADS[measurement.workload].run(system, measurement)
     finally:
         system.close()
-    return {"version": version, "figures": figures}
 
 
 if __name__ == "__main__":

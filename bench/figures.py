@@ -1,15 +1,12 @@
-"""What several rounds add up to: medians, spreads, ratios and the best peer."""
+"""Figures of several rounds as a table: medians, spreads, and ratios of rounds that stand side by side."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from bench.measure import Result
-from bench.notes import WEAKER
-from bench.systems import SYSTEMS
-from bench.workloads import WORKLOADS
+from bench.machine import Machine
 
 
 class Spread(NamedTuple):
@@ -28,80 +25,61 @@ class Spread(NamedTuple):
         return cls(statistics.median(every), every[0], every[-1])
 
 
-class Figures:
-    """The results of a run, asked for by system and workload."""
+class Figure(NamedTuple):
+    """What one system did in one round of a row. `cost`: microseconds of processors, if that is known."""
 
-    def __init__(self, results: Sequence[Result]) -> None:
-        self.results = results
-        self._by_round: dict[tuple[str, str, int | None], dict[int, Result]] = {}
-        for result in results:
-            key = (result.system, result.workload, result.depth)
-            self._by_round.setdefault(key, {})[result.round] = result
+    row: str
+    system: str
+    value: float
+    unit: str
+    less: bool
+    cost: float | None
 
-    @property
-    def systems(self) -> list[str]:
-        """The systems that were measured, in their usual order."""
-        measured = {result.system for result in self.results}
-        return [name for name in SYSTEMS if name in measured]
+    def __str__(self) -> str:
+        return f"{self.row}: {self.system} {_number(self.value, self.unit)}"
 
-    @property
-    def workloads(self) -> list[str]:
-        """The workloads that were measured, in their usual order."""
-        measured = {result.workload for result in self.results}
-        return [name for name in WORKLOADS if name in measured]
 
-    @property
-    def depths(self) -> list[int]:
-        """The depths that were measured, the smallest first."""
-        return sorted({result.depth for result in self.results if result.depth is not None})
+def table(figures: Sequence[Figure], machine: Machine) -> str:
+    """Return the table of figures: of each row, its first system beside the others. It says where and when.
 
-    @property
-    def failures(self) -> list[Result]:
-        """The measurements that came to nothing."""
-        return [result for result in self.results if result.error is not None]
+    Medians of the rounds; ratios of each round, and their spread.
+    """
+    about = (
+        f"{machine.date}, {machine.cpu}, {machine.cores} cores, {machine.filesystem.split(' (')[0]}, "
+        f"Python {machine.python}, load {machine.load_before} before, {machine.load_after} after"
+    )
+    return "\n".join([about, "", *_lines(figures)])
 
-    def failed(self, system: str, workload: str | None = None) -> bool:
-        """Return whether a measurement of this system, or of this workload on it, came to nothing."""
-        return any(r.system == system and workload in (None, r.workload) for r in self.failures)
 
-    def version(self, system: str) -> str:
-        """Return the version of a system that was measured."""
-        return next((r.version for r in self.results if r.system == system and r.version), "unknown")
+def _lines(figures: Sequence[Figure]) -> Iterator[str]:
+    yield "| | Lazaretto | CPU | beside | its figure | its CPU | ratio (rounds) | ratio of CPU |"
+    yield "|---|---:|---:|---|---:|---:|---:|---:|"
+    for row in dict.fromkeys(figure.row for figure in figures):
+        own = [figure for figure in figures if figure.row == row]
+        ours, *peers = dict.fromkeys(figure.system for figure in own)
+        for peer in peers or [""]:
+            yield f"| {row} | {' | '.join(_cells(own, ours, peer))} |"
 
-    def rounds(self, system: str, workload: str, figure: str, depth: int | None = None) -> dict[int, float]:
-        """Return one figure by round."""
-        found = self._by_round.get((system, workload, depth), {})
-        return {number: r.figures[figure] for number, r in found.items() if figure in r.figures}
 
-    def spread(
-        self, system: str, workload: str, figure: str | None = None, depth: int | None = None
-    ) -> Spread | None:
-        """Return the spread of a figure; of the one the workload is judged by if none is named."""
-        return Spread.of(self.rounds(system, workload, figure or WORKLOADS[workload].figure, depth).values())
+def _number(value: float, unit: str) -> str:
+    return f"{value:,.0f}{unit}" if value >= 100 else f"{value:.2f} {unit}".strip()
 
-    def ratio(self, ours: str, theirs: str, workload: str) -> Spread | None:
-        """Return how many times better ours was, round by round: what disturbs a round disturbs both."""
-        figure = WORKLOADS[workload].figure
-        mine, other = self.rounds(ours, workload, figure), self.rounds(theirs, workload, figure)
-        pairs = [(mine[number], other[number]) for number in mine.keys() & other.keys()]
-        less = WORKLOADS[workload].less
-        return Spread.of(b / a if less else a / b for a, b in pairs)
 
-    def depth_ratio(self, system: str, workload: str, depth: int) -> Spread | None:
-        """Return the figure at a depth as a share of that at the smallest depth, round by round."""
-        figure = WORKLOADS[workload].figure
-        here = self.rounds(system, workload, figure, depth)
-        least = self.rounds(system, workload, figure, self.depths[0])
-        return Spread.of(here[number] / least[number] for number in here.keys() & least.keys())
-
-    def best_peer(self, workload: str, *, equal: bool) -> str | None:
-        """Return the peer with the best median; `equal`: of those not marked as less durable."""
-        found: list[tuple[float, str]] = []
-        for name, system in SYSTEMS.items():
-            weaker = any(mark in WEAKER for mark in system.marks.get(workload, ""))
-            spread = self.spread(name, workload)
-            if system.kind == "peer" and spread is not None and not (equal and weaker):
-                found.append((spread.median, name))
-        if not found:
-            return None
-        return (min if WORKLOADS[workload].less else max)(found)[1]
+def _cells(figures: Sequence[Figure], ours: str, peer: str) -> Iterator[str]:
+    mine = [figure for figure in figures if figure.system == ours]
+    other = [figure for figure in figures if figure.system == peer]
+    costs = []
+    for name, some in (("", mine), (peer, other)):
+        if some is other:
+            yield name
+        value = Spread.of(figure.value for figure in some)
+        cost = Spread.of(figure.cost for figure in some if figure.cost is not None)
+        costs.append(cost)
+        yield "" if value is None else _number(value.median, some[0].unit)
+        yield "" if cost is None else f"{cost.median:,.0f}"
+    ratios = Spread.of(
+        b.value / a.value if a.less else a.value / b.value for a, b in zip(mine, other, strict=False)
+    )
+    yield "" if ratios is None else f"{ratios.median:.2f} ({ratios.low:.2f}–{ratios.high:.2f})"
+    first, second = costs
+    yield "" if first is None or second is None else f"{second.median / first.median:.2f}"

@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
-#: After this a measurement is given up, because something hangs; filling to a depth may take longer.
+#: After this a measurement is given up, because something hangs.
 _TIMEOUT_SECONDS = 600.0
-_SLOWEST_FILL = 2_000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,13 +56,12 @@ class Scale:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One workload on one system in one round. `home`: a directory to go on with, for the depths."""
+    """One workload on one system in one round. `home`: its directory."""
 
     system: str
     workload: str
     round: int
     scale: Scale
-    depth: int | None = None
     home: str | None = None
 
 
@@ -74,8 +72,6 @@ class Result:
     system: str
     workload: str
     round: int
-    depth: int | None = None
-    version: str = ""
     figures: dict[str, float] = dataclasses.field(default_factory=dict)
     error: str | None = None
 
@@ -137,14 +133,13 @@ def decode(text: str) -> Measurement:
 
 def take(measurement: Measurement, folder: Path) -> Result:
     """Take one measurement in a fresh process, with a directory of its own under `folder`."""
-    home = Path(measurement.home or tempfile.mkdtemp(prefix="home-", dir=folder)).resolve()
+    home = Path(tempfile.mkdtemp(prefix="home-", dir=folder)).resolve()
     # A server may run as another user, who has to get here.
     home.chmod(0o755)
     try:
         return _run(dataclasses.replace(measurement, home=str(home)))
     finally:
-        if measurement.home is None:
-            shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def _run(measurement: Measurement) -> Result:
@@ -152,9 +147,7 @@ def _run(measurement: Measurement) -> Result:
         system=measurement.system,
         workload=measurement.workload,
         round=measurement.round,
-        depth=measurement.depth,
     )
-    timeout = _TIMEOUT_SECONDS + (measurement.depth or 0) / _SLOWEST_FILL
     # A session of its own: Ctrl-C reaches this process alone, which then ends the other in good order.
     child = subprocess.Popen(
         [sys.executable, "-m", "bench.child", encode(measurement)],
@@ -165,18 +158,17 @@ def _run(measurement: Measurement) -> Result:
         start_new_session=True,
     )
     try:
-        out, err = child.communicate(timeout=timeout)
+        out, err = child.communicate(timeout=_TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         out, err = _end(child)
-        return dataclasses.replace(failed, error=f"gave up after {timeout:.0f} s")
+        return dataclasses.replace(failed, error=f"gave up after {_TIMEOUT_SECONDS:.0f} s")
     except BaseException:
         _end(child)
         raise
     if child.returncode != 0 or not out.strip():
         lines = [line for line in err.splitlines() if line.strip()] or [f"exit status {child.returncode}"]
         return dataclasses.replace(failed, error="\n".join(lines[-12:]))
-    said = json.loads(out.strip().splitlines()[-1])
-    return dataclasses.replace(failed, version=said["version"], figures=said["figures"])
+    return dataclasses.replace(failed, figures=json.loads(out.strip().splitlines()[-1]))
 
 
 def _end(child: subprocess.Popen[str]) -> tuple[str, str]:

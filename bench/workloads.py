@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from bench import depth, waiting
+from bench import waiting
 from bench.flow import flow, paced
 from bench.measure import Measurement, Meter, latencies
 from bench.payload import bodies, body, number
 from bench.systems.contract import ATTEMPTS, Receiver, Sender, System
-from bench.systems.raw import Appender
 
 BATCH = 100
 PRODUCERS = 16
@@ -188,16 +187,6 @@ def drain(system: System[Any], measurement: Measurement) -> Figures:
     return {"seconds": meter.elapsed} | meter.figures()
 
 
-def append(system: System[Any], measurement: Measurement) -> Figures:
-    """For information: a page of 4 KiB appended to a plain file, with one fdatasync each."""
-    appender = Appender(system.home / "pages")
-    _repeat(appender.append, _WARM_SECONDS)
-    with Meter() as meter:
-        took = _repeat(appender.append, measurement.scale.seconds)
-    appender.close()
-    return {"rate": len(took) / meter.elapsed} | latencies(took) | meter.figures()
-
-
 WORKLOADS: dict[str, Workload] = {
     "W1": Workload("send one", "rate", "/s", send_one),
     "W2": Workload("send one, 16 threads", "rate", "/s", send_together),
@@ -207,7 +196,6 @@ WORKLOADS: dict[str, Workload] = {
     "W6": Workload("4 send, 4 receive", "rate", "/s", flow),
     "W6-paced": Workload("W6 at 200/s: p50", "p50_ms", "ms", paced, less=True),
     "W7": Workload("drain, 1 % poison", "seconds", "s", drain, less=True),
-    "fdatasync": Workload("fdatasync of 4 KiB", "rate", "/s", append),
     "idle": Workload("idle: share of a core", "percent", "%", waiting.idle, less=True),
     "wake-threads": Workload("wake-up between threads: p50", "p50_ms", "ms", waiting.wake_threads, less=True),
     "wake-processes": Workload(
@@ -215,9 +203,6 @@ WORKLOADS: dict[str, Workload] = {
     ),
     "wake-paced": Workload("the same at 200/s: p50", "p50_ms", "ms", waiting.wake_paced, less=True),
     "processes": Workload("send, receive, complete in 4 processes", "rate", "/s", waiting.cycles),
-    "depth-fill": Workload("fill", "rate", "/s", depth.fill),
-    "depth-W4": Workload("receive, complete one", "rate", "/s", depth.receive_one),
-    "depth-W5": Workload("receive, complete 100", "rate", "/s", depth.receive_batches),
 }
 
 #: What `--only` names that is several workloads.

@@ -13,13 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.door.durable import measure_durable
-from bench.door.engine import measure_engine
-from bench.door.sdk import measure_sdk
-from bench.door.spared import measure_spared
 from bench.door.waiting import measure_idle, measure_wake
 from bench.machine import Machine
 
-_PARTS: Final = ("engine", "durable", "sdk", "spared", "idle", "wake")
+_PARTS: Final = ("durable", "idle", "wake")
 
 
 def main() -> None:
@@ -35,10 +32,7 @@ def main() -> None:
     rounds, count, folder = given.rounds, given.count, given.folder
     machine = Machine.here(folder)
     parts: dict[str, Callable[[], list[str]]] = {
-        "engine": lambda: [pair.row() for pair in measure_engine(rounds, count)],
         "durable": lambda: [pair.row() for pair in measure_durable(rounds, count, folder)],
-        "sdk": lambda: [pair.row() for pair in measure_sdk(rounds, count // 10, folder)],
-        "spared": lambda: [pair.row() for pair in measure_spared(rounds, count // 4, folder)],
         "idle": lambda: [measure_idle(given.connections, given.seconds, folder)],
         "wake": lambda: [measure_wake(max(20, count // 40), folder)],
     }

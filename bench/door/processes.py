@@ -65,25 +65,6 @@ def serving(store: Path) -> Iterator[Server]:
         yield server
 
 
-def in_memory() -> contextlib.AbstractContextManager[Server]:
-    """Run the engine with a broker in memory."""
-    return running(sys.executable, "-m", "bench.door.memory")
-
-
-def proton_python() -> str | None:
-    """Return a Python that has proton: this one, or the system's."""
-    for python in (sys.executable, "/usr/bin/python3"):
-        words = [python, "-c", "import proton"]
-        if Path(python).exists() and not subprocess.run(words, capture_output=True, check=False).returncode:
-            return python
-    return None
-
-
-def proton(python: str) -> contextlib.AbstractContextManager[Server]:
-    """Run the same behind proton."""
-    return running(python, str(Path(__file__).with_name("proton_memory.py")))
-
-
 @contextlib.contextmanager
 def rabbitmq(queues: Sequence[str]) -> Iterator[int | None]:
     """Run RabbitMQ with its plugin for AMQP 1.0 and quorum queues; yield its port, or None without it.

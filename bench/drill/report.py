@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -13,7 +14,6 @@ from rich.table import Table as RichTable
 from bench.drill.drills import DEADLINE, HELD, RETRIES, Drill
 from bench.drill.run import Outcome
 from bench.machine import Machine
-from bench.tables import Table
 
 _NOTHING = "–"
 _HEADS = ("", "wanted")
@@ -52,6 +52,14 @@ class Run:
     drills: Sequence[Drill]
     systems: Sequence[System]
     outcomes: Sequence[Outcome]
+
+
+class Table(NamedTuple):
+    """A table: a title, the heads of the columns, the rows."""
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
 
 
 def table(run: Run) -> Table:

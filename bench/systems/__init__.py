@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from bench.systems.contract import System
-from bench.systems.huey import HueySystem
 from bench.systems.lazaretto import (
     LazarettoServedSystem,
     LazarettoStrictSystem,
@@ -13,29 +12,20 @@ from bench.systems.lazaretto import (
     LazarettoWatchedSystem,
 )
 from bench.systems.litequeue import LitequeueSystem
-from bench.systems.persist_queue import PersistQueueSystem
 from bench.systems.pgmq import PgmqSystem
-from bench.systems.pgqueuer import PgqueuerSystem
-from bench.systems.procrastinate import ProcrastinateSystem
 from bench.systems.rabbitmq import RabbitmqSystem
-from bench.systems.raw import RawSystem
 from bench.systems.redis import RedisSystem
 
 SYSTEMS: dict[str, type[System[Any]]] = {
     system.name: system
     for system in (
-        RawSystem,
         LazarettoSystem,
         LazarettoStrictSystem,
         LazarettoWatchedSystem,
         LitequeueSystem,
-        PersistQueueSystem,
-        HueySystem,
         RedisSystem,
         RabbitmqSystem,
         LazarettoServedSystem,
         PgmqSystem,
-        PgqueuerSystem,
-        ProcrastinateSystem,
     )
 }

@@ -8,7 +8,7 @@ import importlib.util
 import itertools
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -65,8 +65,6 @@ class System(ABC, Generic[H]):
     """A queue to measure. Made once for each measurement, on an empty directory of its own."""
 
     name: ClassVar[str]
-    #: "peer", "raw" or "ours": what the ratios are taken from.
-    kind: ClassVar[str] = "peer"
     #: Whether it needs a PostgreSQL, as one of those that are measured by "served".
     served: ClassVar[bool] = False
     #: Whether it is measured if nobody asks for it by name.
@@ -76,10 +74,6 @@ class System(ABC, Generic[H]):
     program: ClassVar[str | None] = None
     #: The workloads it can run; the others are n/a.
     workloads: ClassVar[frozenset[str]]
-    #: Workload -> marks of the notes that belong to the figure (see notes.py).
-    marks: ClassVar[Mapping[str, str]] = {}
-    #: The settings it runs with, for the report.
-    settings: ClassVar[str]
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -90,10 +84,6 @@ class System(ABC, Generic[H]):
         if cls.package is not None and importlib.util.find_spec(cls.package) is None:
             return "not installed"
         return None
-
-    def version(self) -> str:
-        """Return the version that is measured."""
-        return importlib.metadata.version((self.package or self.name).replace("_", "-"))
 
     @abstractmethod
     def open(self) -> None:

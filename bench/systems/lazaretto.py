@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import lazaretto
@@ -58,21 +58,13 @@ class LazarettoSystem(System[ReceivedMessage]):
     """Lazaretto as it comes."""
 
     name = "lazaretto"
-    kind = "ours"
     package = "lazaretto"
     workloads = frozenset(
         {"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5", "idle"}
         | {"wake-threads", "wake-processes", "wake-paced", "processes"}
     )
-    marks: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"), "‖"
-    )
-    settings = "as it comes: WAL, synchronous=FULL, one broker for all threads"
 
     durable_attempts = False
-
-    def version(self) -> str:
-        return lazaretto.__version__
 
     def open(self) -> None:
         self.broker = lazaretto.connect(
@@ -118,7 +110,6 @@ class LazarettoServedSystem(PostgresSystem[ReceivedMessage], LazarettoSystem):
 
     name = "lazaretto-postgres"
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"})
-    settings = "as it comes: one broker for all threads"
 
     def address(self) -> str:
         self._server = PostgresServer(self.home)
@@ -137,8 +128,6 @@ class LazarettoStrictSystem(LazarettoSystem):
 
     name = "lazaretto-strict"
     workloads = frozenset({"W4", "W5", "W6", "W6-paced"})
-    marks: ClassVar[Mapping[str, str]] = {}
-    settings = "durable_attempts=True; sending is the same as lazaretto's"
 
     durable_attempts = True
 
@@ -147,7 +136,6 @@ class LazarettoWatchedSystem(LazarettoSystem):
     """Lazaretto with the console open on the same file, in a browser that follows it."""
 
     name = "lazaretto-watched"
-    settings = "lazaretto, with a server on the same file and one page open"
     by_default: ClassVar[bool] = False
 
     def open(self) -> None:

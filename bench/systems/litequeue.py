@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from bench.systems.contract import (
     ATTEMPTS,
@@ -73,10 +73,6 @@ class LitequeueSystem(System[Any]):
     name = "litequeue"
     package = "litequeue"
     workloads = frozenset({"W1", "W2", "W3", "W4", "W6", "W6-paced", "W7", "wake-paced", "processes"})
-    marks: ClassVar[Mapping[str, str]] = {"W3": "b", "W4": "c", "W7": "e"}
-    settings = (
-        "synchronous=FULL (its default, NORMAL, is not durable in WAL mode); a connection for each thread"
-    )
 
     def open(self) -> None:
         self._path = self.home / "litequeue.db"

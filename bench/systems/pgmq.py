@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from bench.postgres import PostgresServer
 from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, peer, poll
@@ -76,20 +76,12 @@ class PgmqSystem(PostgresSystem[_Message]):
     name = "pgmq"
     package = "psycopg"
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7"})
-    marks: ClassVar[Mapping[str, str]] = {"W7": "j"}
-    settings = (
-        f"pgmq.sql ({_FILE} says where it is), called by psycopg, prepared, a connection for each thread; "
-        "bodies are JSONB; polled every millisecond while empty"
-    )
 
     @classmethod
     def missing(cls) -> str | None:
         if not Path(os.environ.get(_FILE, "/nowhere")).is_file():
             return f"set {_FILE} to the path of its pgmq.sql"
         return super().missing()
-
-    def version(self) -> str:
-        return f"({Path(os.environ[_FILE]).name}), psycopg {super().version()}"
 
     def open(self) -> None:
         self._server = PostgresServer(self.home)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from bench.servers import RabbitmqServer, rabbitmq_program
 from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, peer
@@ -73,19 +73,10 @@ class RabbitmqSystem(System[_Delivery]):
     name = "rabbitmq"
     package = "pika"
     workloads = frozenset({"W1", "W2", "W4", "W5", "W6", "W6-paced", "W7"})
-    marks: ClassVar[Mapping[str, str]] = {"W4": "†", "W5": "†", "W6": "†", "W6-paced": "†", "W7": "†h"}
-    settings = (
-        "quorum queue, one node, persistent messages, publisher confirms; pika BlockingConnection over TCP; "
-        "prefetch 1 one by one, 100 in batches, one ack for a batch"
-    )
 
     @classmethod
     def missing(cls) -> str | None:
         return super().missing() if rabbitmq_program() is not None else "not installed"
-
-    def version(self) -> str:
-        server = self._connection._impl.server_properties["version"]
-        return f"{server}, pika {super().version()}"
 
     def open(self) -> None:
         self._server = RabbitmqServer(self.home)

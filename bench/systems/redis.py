@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import subprocess
 import traceback
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 from bench.servers import RedisServer, redis_program
 from bench.systems.contract import (
@@ -86,21 +84,10 @@ class RedisSystem(System[_Entry]):
     name = "redis"
     package = "redis"
     workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "wake-paced", "processes"})
-    marks: ClassVar[Mapping[str, str]] = {"W7": "g"}
-    settings = (
-        "Streams with a consumer group; appendonly yes, appendfsync always; Unix socket, a connection for "
-        "each thread; a batch is one MULTI; done is XACK and XDEL in one round trip"
-    )
 
     @classmethod
     def missing(cls) -> str | None:
         return super().missing() if redis_program() is not None else "not installed"
-
-    def version(self) -> str:
-        said = subprocess.check_output([redis_program() or "", "--version"], text=True)
-        server = said.partition("v=")[2].split()[0]
-        parser = " with hiredis" if importlib.util.find_spec("hiredis") is not None else ""
-        return f"{server}, redis-py {super().version()}{parser}"
 
     def open(self) -> None:
         self._server = RedisServer(self.home)

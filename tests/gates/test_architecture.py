@@ -215,7 +215,7 @@ def circles() -> list[list[str]]:
     }
     reach = {module: _reached(graph, module) for module in graph}
     groups = {
-        frozenset(other for other in reach[module] if module in reach[other])
+        frozenset(other for other in reach[module] if module in reach.get(other, ()))
         for module in graph
         if module in reach[module]
     }

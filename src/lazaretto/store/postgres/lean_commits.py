@@ -317,9 +317,8 @@ class LeanCommits:
                 others += call.tickets
             elif outcome.version is not None:
                 versions.append(outcome.version)
-        now = last.number()
-        assert now is not None
-        self._commits.note_time(now)
+        if (now := last.number()) is not None:
+            self._commits.note_time(now)
         if others:
             # What is known of their queues may have changed.
             self._settings.forget()

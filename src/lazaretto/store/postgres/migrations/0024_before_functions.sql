@@ -37,29 +37,27 @@ CREATE FUNCTION lazaretto_send_v1(
 LANGUAGE plpgsql AS $$
 #variable_conflict use_variable
 DECLARE
-    main constant bigint := queue << 44;
-    most constant bigint := 4398046511103;
     nothing text;
 BEGIN
-    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
-    nothing := pg_advisory_xact_lock_shared(writing, store);
-    nothing := pg_advisory_xact_lock(((store::bigint << 19) + queue) << 2);
-    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    IF due <= at THEN RETURN; END IF;
+    nothing := concat(
+        CASE WHEN relaxed THEN set_config('synchronous_commit', 'off', true) END,
+        pg_advisory_xact_lock_shared(writing, store)::text,
+        pg_advisory_xact_lock(((store::bigint << 19) + queue) << 2)::text);
     INSERT INTO lazaretto_messages AS n (key, state, due, expires, enqueued, message_id, headers, body, body_id)
-    SELECT main + 1 + greatest(floor,
+    SELECT (queue << 44) + 1 + greatest(floor,
             (SELECT h.sequence_number FROM lazaretto_high_water h
              WHERE h.queue_id = queue ORDER BY h.sequence_number DESC LIMIT 1),
-            (SELECT m.key FROM lazaretto_messages m WHERE m.key > main + floor AND m.key <= main + most
-             ORDER BY m.key DESC LIMIT 1) - main),
+            (SELECT m.key FROM lazaretto_messages m
+             WHERE m.key > (queue << 44) + floor AND m.key <= (queue << 44) + 4398046511103
+             ORDER BY m.key DESC LIMIT 1) - (queue << 44)),
         state, due, expires, now, message_id, headers, body, body_id
-    FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark
-    RETURNING n.key - main - 1 INTO last;
-    IF last IS NULL THEN RETURN; END IF;
-    IF last >= most THEN RAISE EXCEPTION 'the queue has used all of its numbers'; END IF;
-    IF apart IS NOT NULL THEN INSERT INTO lazaretto_bodies VALUES (body_id, apart); END IF;
-    version := nextval('lazaretto_version'::regclass);
-    IF channel IS NOT NULL THEN nothing := pg_notify(channel, ''); END IF;
+    FROM lazaretto_queues q
+    WHERE q.queue_id = queue AND q.settings_mark = mark
+        AND (due IS NULL OR due > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
+    RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, nextval('lazaretto_version'::regclass),
+        (n.key - (queue << 44) - 1) / (n.key <= (queue << 44) + 4398046511103)::int, pg_notify(channel, '')::text
+    INTO at, version, last, nothing;
+    IF apart IS NOT NULL AND last IS NOT NULL THEN INSERT INTO lazaretto_bodies VALUES (body_id, apart); END IF;
 END $$;
 
 -- The same for several: their columns. `first_due`: when the first of them comes due.
@@ -75,9 +73,10 @@ DECLARE
     most constant bigint := 4398046511103;
     nothing text;
 BEGIN
-    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
-    nothing := pg_advisory_xact_lock_shared(writing, store);
-    nothing := pg_advisory_xact_lock(((store::bigint << 19) + queue) << 2);
+    nothing := concat(
+        CASE WHEN relaxed THEN set_config('synchronous_commit', 'off', true) END,
+        pg_advisory_xact_lock_shared(writing, store)::text,
+        pg_advisory_xact_lock(((store::bigint << 19) + queue) << 2)::text);
     at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     IF first_due <= at THEN RETURN; END IF;
     SELECT greatest(floor,
@@ -95,7 +94,7 @@ BEGIN
         INSERT INTO lazaretto_bodies SELECT b.i, b.b FROM unnest(apart_ids, apart) AS b (i, b);
     END IF;
     version := nextval('lazaretto_version'::regclass);
-    IF channel IS NOT NULL THEN nothing := pg_notify(channel, ''); END IF;
+    nothing := pg_notify(channel, '');
 END $$;
 
 -- Lock the next fresh message of a queue, if nothing comes before it. `looks`: timers are looked for first; else only
@@ -115,11 +114,11 @@ DECLARE
     final constant bigint := (queue << 44) + 4398046511103;
     nothing text;
 BEGIN
-    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
-    nothing := pg_advisory_xact_lock_shared(writing, store);
-    nothing := pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 1);
-    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    IF until <= at OR looks AND NOT lazaretto_is_clear_v1(queue, mark, since, now) THEN clear := false; RETURN; END IF;
+    nothing := concat(
+        CASE WHEN relaxed THEN set_config('synchronous_commit', 'off', true) END,
+        pg_advisory_xact_lock_shared(writing, store)::text,
+        pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 1)::text);
+    IF looks AND NOT lazaretto_is_clear_v1(queue, mark, since, now) THEN clear := false; RETURN; END IF;
     UPDATE lazaretto_messages m
         SET state = 2, due = until, locked_at = now, locked_by = holder, deliveries = m.deliveries + 1,
             lock_token = token
@@ -136,19 +135,24 @@ BEGIN
                 AND NOT EXISTS (
                     SELECT FROM lazaretto_messages m WHERE m.key > main AND m.key <= final AND m.state = 6)
                 AND EXISTS (SELECT FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark)
+                AND until > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
             ORDER BY n.key LIMIT 1 FOR UPDATE SKIP LOCKED)
-        RETURNING m.key, coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
+        RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint,
+            nextval('lazaretto_version'::regclass), true,
+            m.key, coalesce(m.body, (SELECT b.body FROM lazaretto_bodies b WHERE b.body_id = m.body_id)),
             m.message_id, m.enqueued, m.expires, m.headers, m.body_id, m.deliveries, m.delivery_count, m.cycle,
             m.generation, m.enqueued_sequence_number, NULL::text, NULL::text, m.cycle_attempts
-        INTO key, body, message_id, enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, generation,
-            enqueued_sequence_number, reason, description, cycle_attempts;
-    IF key IS NULL THEN clear := lazaretto_is_clear_v1(queue, mark, since, now); RETURN; END IF;
-    clear := true;
+        INTO at, version, clear, key, body, message_id, enqueued, expires, headers, body_id, deliveries,
+            delivery_count, cycle, generation, enqueued_sequence_number, reason, description, cycle_attempts;
+    IF key IS NULL THEN
+        clear := until > (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+            AND lazaretto_is_clear_v1(queue, mark, since, now);
+        RETURN;
+    END IF;
     IF key > start + 16 THEN
         behind := NOT EXISTS (SELECT m.key FROM lazaretto_messages m WHERE m.key > start AND m.key < key AND m.state = 0
             AND (m.expires IS NULL OR m.expires > now));
     END IF;
-    version := nextval('lazaretto_version'::regclass);
 END $$;
 
 -- The same for several messages, each under a token of its own. `behind` is about the first of them.
@@ -168,9 +172,10 @@ DECLARE
     nothing text;
     next bigint[];
 BEGIN
-    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
-    nothing := pg_advisory_xact_lock_shared(writing, store);
-    nothing := pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 1);
+    nothing := concat(
+        CASE WHEN relaxed THEN set_config('synchronous_commit', 'off', true) END,
+        pg_advisory_xact_lock_shared(writing, store)::text,
+        pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 1)::text);
     at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     IF until <= at OR looks AND NOT lazaretto_is_clear_v1(queue, mark, since, now) THEN
         clear := false; RETURN NEXT; RETURN;
@@ -224,17 +229,19 @@ DECLARE
     nothing text;
     amount bigint;
 BEGIN
-    IF relaxed THEN nothing := set_config('synchronous_commit', 'off', true); END IF;
-    nothing := pg_advisory_xact_lock_shared(writing, store);
-    nothing := pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 2);
-    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    nothing := concat(
+        CASE WHEN relaxed THEN set_config('synchronous_commit', 'off', true) END,
+        pg_advisory_xact_lock_shared(writing, store)::text,
+        pg_advisory_xact_lock_shared((((store::bigint << 19) + queue) << 2) + 2)::text);
     DELETE FROM lazaretto_messages m
     WHERE m.key = ANY(keys) AND m.state = 2 AND (m.due IS NULL OR m.due > now)
         AND m.lock_token = tokens[array_position(keys, m.key)]
         AND EXISTS (SELECT FROM lazaretto_queues q WHERE q.queue_id = queue AND q.settings_mark = mark);
     GET DIAGNOSTICS amount = ROW_COUNT;
-    IF amount = 0 THEN RETURN; END IF;
-    IF amount <> cardinality(keys) THEN RAISE EXCEPTION 'some messages are held no more'; END IF;
+    IF amount <> cardinality(keys) THEN
+        IF amount = 0 THEN RETURN; END IF;
+        RAISE EXCEPTION 'some messages are held no more';
+    END IF;
     above := floor;
     IF highest >= floor THEN
         above := greatest(
@@ -257,5 +264,6 @@ BEGIN
             AND coalesce((SELECT s.uses FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id), 0) < 1;
         DELETE FROM lazaretto_shared_bodies s WHERE s.body_id = ANY(apart) AND s.uses < 1;
     END IF;
+    at := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     version := nextval('lazaretto_version'::regclass);
 END $$;

@@ -220,6 +220,10 @@ def test_a_cancelled_receive_gives_its_messages_back_uncharged(url: str) -> None
                 assert time.monotonic() < end, "they are not given back"
                 await asyncio.sleep(0.01)
             await receiver.release(kept)
+        # A commit that was under way when its receive was cancelled may lock some later, and gives them back.
+        while (await broker.queue("q")).counts.locked:
+            assert time.monotonic() < end, "they are not given back"
+            await asyncio.sleep(0.01)
         left = await broker.peek("q", 1000)
         assert len(left) == 500
         assert {(m.state.value, m.delivery_count) for m in left} == {("active", 0)}

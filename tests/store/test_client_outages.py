@@ -78,6 +78,19 @@ def test_an_outage_opens_the_breaker_and_refunds_its_attempts(served: Broker) ->
     assert event.detail["given_back"] == FEW - 1
 
 
+def test_messages_that_are_completed_one_by_one_keep_it_closed(served: Broker) -> None:
+    create(served, deliveries=1)
+    receiver = served.receiver("q")
+    for _ in range(FEW + 1):
+        fill(served, 1)
+        fail(served)
+        for _ in range(2 * FEW):
+            fill(served, 1)
+            receiver.complete(take(served))
+    assert status(served) is BreakerStatus.CLOSED
+    assert served.queue("q").counts.dead_letter == FEW + 1
+
+
 def test_what_was_dead_lettered_by_count_comes_back(served: Broker) -> None:
     create(served, deliveries=1)
     fill(served)

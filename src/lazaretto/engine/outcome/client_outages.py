@@ -11,10 +11,8 @@ from collections.abc import Sequence
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.breakers import breaker_of, refund, save_breaker
 from lazaretto.model.breaker import (
-    BreakerPolicy,
     BreakerState,
     BreakerStatus,
-    BreakerWindow,
     Passage,
     client_failed,
     clients_completed,
@@ -73,7 +71,7 @@ def note_completed_by_client(tx: Transaction, queue: QueueRecord, keys: Sequence
     if not tx.context.identity.serves:
         return
     if queue.breaker is None:
-        _window(tx, queue, policy).note_completed(keys, tx.now / MICROSECONDS)
+        tx.context.identity.window(queue.queue_id, policy).note_completed(keys, tx.now / MICROSECONDS)
         return
     current = tx.queues.by_id(queue.queue_id)
     state = None if current is None else breaker_of(current)
@@ -105,7 +103,7 @@ def is_in_outage(
         return False
     state = breaker_of(current)
     if state is None:
-        window = _window(tx, queue, policy)
+        window = tx.context.identity.window(queue.queue_id, policy)
         if window.note([(row.key, ANY_FAILURE)], tx.now / MICROSECONDS) is None:
             return False
         text = _FAILURES[outcome] if failure is None else short_error(failure.type, failure.message)
@@ -122,15 +120,6 @@ def is_in_outage(
         return False
     _open(tx, current, after, state.ramping)
     return True
-
-
-def _window(tx: Transaction, queue: QueueRecord, policy: BreakerPolicy) -> BreakerWindow:
-    windows = tx.context.identity.windows
-    window = windows.get(queue.queue_id)
-    # Asked with each message: the options of a queue are mostly the same object.
-    if window is None or (window.policy is not policy and window.policy != policy):
-        window = windows[queue.queue_id] = BreakerWindow(policy)
-    return window
 
 
 def _open(tx: Transaction, queue: QueueRecord, state: BreakerState, since: int) -> None:

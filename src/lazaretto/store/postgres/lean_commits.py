@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.keys import lower_bound, queue_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED, RECEIVED, SENT
@@ -267,7 +268,7 @@ class LeanCommits:
     def _remove(
         self, queue: QueueRecord, tickets: Sequence[Ticket], removals: Sequence[PlainRemoval]
     ) -> tuple[str, Mapping[str, Any], _Read]:
-        queue_id, passed = queue.queue_id, self._passed
+        queue_id, passed, identity = queue.queue_id, self._passed, self.context.identity
         messages = [message for removal in removals for message in removal.messages]
         keys = [message.key for message in messages]
         apart = [message.body_id for message in messages if message.body_id is not None]
@@ -285,6 +286,9 @@ class LeanCommits:
                 return None
             passed[queue_id] = max(above, passed.get(queue_id, 0))
             self._tx.rates.count(queue_id, COMPLETED, len(keys))
+            breaker = queue.options.breaker
+            if breaker is not None and breaker.clients and identity.serves:
+                identity.window(queue_id, breaker).note_completed(keys, self.context.now / MICROSECONDS)
             for ticket in tickets:
                 ticket.answer = []
             return Answer(version)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from lazaretto.model.breaker import BreakerWindow
+from lazaretto.model.breaker import BreakerPolicy, BreakerWindow
 from lazaretto.model.fingerprint import Fingerprint
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.store.records.messages import FOR_CLIENTS, FRESH, Notice
@@ -47,6 +47,14 @@ class Identity:
     def serves(self) -> bool:
         """Whether it holds messages for clients of a server."""
         return self.holder != self.worker
+
+    def window(self, queue_id: int, policy: BreakerPolicy) -> BreakerWindow:
+        """Return what it saw of its clients' latest messages in a queue, by the policy of its breaker."""
+        window = self.windows.get(queue_id)
+        # Asked with each message: the options of a queue are mostly the same object.
+        if window is None or (window.policy is not policy and window.policy != policy):
+            window = self.windows[queue_id] = BreakerWindow(policy)
+        return window
 
     def hold_for_clients(self) -> None:
         """Take locks for clients of a server from now on."""

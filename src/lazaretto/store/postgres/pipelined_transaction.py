@@ -61,8 +61,6 @@ class PgTransaction(Transaction):
     `ranges`: whether messages are locked by ranges.
     """
 
-    gathers_from = 2
-
     def __init__(self, context: PgContext, new_message_id: Callable[[], str], *, ranges: bool) -> None:
         super().__init__(context, new_message_id)
         self.context: PgContext = context

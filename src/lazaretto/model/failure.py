@@ -62,7 +62,7 @@ def shown_reason(reason: str | None, *more: str | None) -> str:
 
 def shorten(text: str, longest: int) -> str:
     """Return text that can be stored, cut in the middle if it is too long, and saying so."""
-    if len(text) <= longest and text.isascii():
+    if type(text) is str and len(text) <= longest and text.isascii():
         return text
     # A lone surrogate cannot be stored; what is left of an error's text still helps.
     text = text.encode("utf-8", "backslashreplace").decode()

@@ -77,7 +77,7 @@ def kept(
     fields = dict(row)
     body = fields.pop("body", None)
     own = {NULL_BODY: True} if body is None else {}
-    properties = {**(fields.pop("properties", None) or {}), **(more or {}), **own}
+    properties = {**dict(fields.pop("properties", None) or {}), **(more or {}), **own}
     good = {name: value for name, value in fields.items() if value is not None}
     made = _prepared(properties=properties, **good)
     if made is None:

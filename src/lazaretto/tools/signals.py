@@ -67,13 +67,21 @@ def interrupting() -> Iterator[None]:
 def _never_lost() -> Iterator[None]:
     """Get SIGTERM again where Python drops a KeyboardInterrupt: while it forks, or in a `__del__`, say."""
     before = sys.unraisablehook
+    # Held while the signal comes again, so that none comes once nobody handles it any more.
+    coming = threading.Lock()
+    handled = True
+
+    def come_again() -> None:
+        with coming:
+            if handled:
+                _interrupt_main()
 
     def on_dropped(dropped: sys.UnraisableHookArgs) -> None:
         if not issubclass(dropped.exc_type, KeyboardInterrupt):
             before(dropped)
             return
         # Raised here and now, it would be dropped as well.
-        later = threading.Timer(_AGAIN, _thread.interrupt_main, (signal.SIGTERM,))
+        later = threading.Timer(_AGAIN, come_again)
         later.daemon = True
         later.start()
 
@@ -81,7 +89,20 @@ def _never_lost() -> Iterator[None]:
     try:
         yield
     finally:
-        sys.unraisablehook = before
+        try:
+            with coming:
+                handled = False
+        finally:
+            sys.unraisablehook = before
+
+
+def _interrupt_main() -> None:
+    main = threading.main_thread().ident
+    if hasattr(signal, "pthread_kill") and main is not None:
+        # It ends what the thread waits for, too: Python's own call is heard behind that.
+        signal.pthread_kill(main, signal.SIGTERM)
+    else:
+        _thread.interrupt_main(signal.SIGTERM)
 
 
 @contextlib.contextmanager

@@ -90,9 +90,9 @@ culprit_decoder = msgspec.json.Decoder(CulpritRecord)
 def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
     """Return a dead letter to its former place in its queue; the result is its row there."""
     headers = decode_headers(row.headers)
-    ttl, longest = headers.time_to_live, queue.options.default_time_to_live
+    ttl, longest = headers.time_to_live, queue.options.longest_life
     if longest is not None:
-        ttl = min(round(longest * 1_000_000), ttl or 1 << 62)
+        ttl = min(longest, ttl or 1 << 62)
     counters = msgspec.json.decode(record.counters, type=Counters)
     expires = None if ttl is None else max(row.enqueued + ttl, tx.now + 1)
     back = _replace(

@@ -291,13 +291,13 @@ class Router:
 
     def _shortened(self, queue: QueueRecord, routed: RoutedMessage) -> RoutedMessage:
         """Return the message with its time to live limited to what an entity on its way allows."""
-        longest = queue.options.default_time_to_live
+        longest = queue.options.longest_life
         if longest is None:
             return routed
         begins = self._tx.now
         if routed.scheduled is not None and decode_headers(routed.headers).amqp is not None:
             begins = max(begins, routed.scheduled)
-        end = begins + round(longest * 1_000_000)
+        end = begins + longest
         return _replace(routed, expires=end if routed.expires is None else min(end, routed.expires))
 
     def _rest(self, queue: QueueRecord, routed: RoutedMessage) -> None:

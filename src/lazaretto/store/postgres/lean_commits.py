@@ -7,7 +7,7 @@ does it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import psycopg
@@ -16,7 +16,7 @@ from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.keys import lower_bound, queue_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED, RECEIVED, SENT
-from lazaretto.store.postgres.arrays import Column, blobs, numbers, texts
+from lazaretto.store.postgres.arrays import blobs, numbers
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import Sent
@@ -27,22 +27,11 @@ from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.plain import Plain, PlainRemoval, PlainSend, PlainTake
 from lazaretto.store.sql.group_commit import Ticket
-from lazaretto.store.sql.rows import INLINE_BODY
 
 #: How long a queue's messages are taken in another way, once a function could not take them, in microseconds.
 _ASIDE = 10_000
 #: Where a message begins in the answer about those that are taken.
 _KEY = 4
-#: The columns of new messages, and how those of several are encoded.
-_COLUMNS: Mapping[str, Callable[[Iterable[Any]], Column]] = {
-    "state": numbers,
-    "due": numbers,
-    "expires": numbers,
-    "message_id": texts,
-    "headers": blobs,
-    "body": blobs,
-    "body_id": numbers,
-}
 
 
 class Answer(NamedTuple):
@@ -146,7 +135,7 @@ class LeanCommits:
         if isinstance(plain, PlainSend):
             limit = queue.options.max_message_size
             for new in plain.messages:
-                if len(new.body) + len(new.headers or b"") > limit:
+                if new.size > limit:
                     return None
             # Who sends for the first time looks at all numbers there are, also at those of dead letters.
             return QueueLock.END if plain.messages and queue_id in self._floors() else None
@@ -180,28 +169,13 @@ class LeanCommits:
         self, queue: QueueRecord, tickets: Sequence[Ticket], sends: Sequence[PlainSend]
     ) -> tuple[str, Mapping[str, Any], _Read]:
         queue_id, context, tx, floors = queue.queue_id, self.context, self._tx, self._floors()
-        now, longest = context.now, queue.options.longest_life
-        rows: list[tuple[Any, ...]] = []
-        apart: dict[int, bytes] = {}
         messages = sends[0].messages if len(sends) == 1 else [m for send in sends for m in send.messages]
-        for message in messages:
-            state, due, expires = message.standing(now, longest)
-            body: bytes | None = message.body
-            body_id = None
-            if len(message.body) > INLINE_BODY:
-                body_id, body = tx.bodies.take_id(), None
-                apart[body_id] = message.body
-            context.note_due(due)
-            message_id = message.message_id or tx.new_message_id()
-            rows.append((state, due, expires, message_id, message.headers, body, body_id))
-        count = len(rows)
-        values: dict[str, Any] = {"floor": floors[queue_id], "channel": self._commits.channel}
+        count = len(messages)
+        values, apart = tx.new_messages(queue, messages)
+        values |= {"floor": floors[queue_id], "channel": self._commits.channel}
         if count == 1:
-            values |= dict(zip(_COLUMNS, rows[0], strict=True))
             values["apart"] = next(iter(apart.values()), None)
         else:
-            columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
-            values |= {name: encode(column) for (name, encode), column in columns}
             values |= {"amount": count, "first_due": context.first_due}
             values |= {"apart_ids": numbers(apart), "apart": blobs(apart.values()) if apart else None}
 

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from lazaretto.model.keys import in_main, lower_bound, queue_of_lane, upper_bound
 from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.store.postgres.arrays import Column, blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import PgPartitions
 from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.pipelined_dialogs import PgDialogTables
-from lazaretto.store.records.messages import AGAIN, ELSEWHERE, Again, Leased, MessageRow, QueueRecord, Share
+from lazaretto.store.records.messages import (
+    AGAIN,
+    ELSEWHERE,
+    Again,
+    Leased,
+    MessageRow,
+    NewMessage,
+    QueueRecord,
+    Share,
+)
 from lazaretto.store.runtime.processes import this_process
 from lazaretto.store.sql.message_reads import suspect_of
-from lazaretto.store.sql.rows import Cursor
+from lazaretto.store.sql.rows import INLINE_BODY, Cursor
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sql.worker_tables import WorkerTables
 
@@ -29,6 +39,18 @@ _TAKING = {
     for ranged, what in ((False, "rows"), (True, "range"))
     for timers, when in ((False, ""), (True, "_on_time"))
 }
+#: What is written of a new message, and how the column of several is encoded.
+_COLUMNS: Mapping[str, Callable[[Iterable[Any]], Column]] = {
+    "state": numbers,
+    "due": numbers,
+    "expires": numbers,
+    "message_id": texts,
+    "session_id": texts,
+    "headers": blobs,
+    "body_id": numbers,
+    "body": blobs,
+}
+
 #: Where the key is in what was taken, and its past behind it.
 _KEY, _PAST = operator.itemgetter(4), 19
 
@@ -100,6 +122,33 @@ class PgTransaction(Transaction):
             self.context.note_due(row.due)
         self._keep_numbers(list(rows))
         super().save_rows(rows)
+
+    def new_messages(
+        self, queue: QueueRecord, messages: Sequence[NewMessage]
+    ) -> tuple[dict[str, Any], dict[int, bytes]]:
+        """Return what is written of new messages, and their bodies that stand apart, by id.
+
+        That is the values of one, or the columns of several.
+        """
+        context, options = self.context, queue.options
+        now, longest = context.now, options.longest_life
+        rows: list[tuple[Any, ...]] = []
+        apart: dict[int, bytes] = {}
+        for message in messages:
+            state, due, expires = message.standing(now, longest)
+            body: bytes | None = message.body
+            body_id = None
+            if len(message.body) > INLINE_BODY:
+                body_id, body = self.bodies.take_id(), None
+                apart[body_id] = message.body
+            context.note_due(due)
+            message_id = message.message_id or self.new_message_id()
+            session_id = message.session_id if options.requires_session else None
+            rows.append((state, due, expires, message_id, session_id, message.headers, body_id, body))
+        if len(rows) == 1:
+            return dict(zip(_COLUMNS, rows[0], strict=True)), apart
+        columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
+        return {name: encode(column) for (name, encode), column in columns}, apart
 
     def _keep_numbers(self, keys: Sequence[int]) -> None:
         """Keep the highest sequence numbers of messages that are not in the main part of their queue.

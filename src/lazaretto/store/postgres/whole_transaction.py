@@ -6,14 +6,14 @@ them. The server finds numbers, cursors and rows, or they are read before and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lazaretto.model.keys import lower_bound, main_key, queue_of_lane
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.partitions import detection_key
 from lazaretto.model.rates import SENT
-from lazaretto.store.postgres.arrays import Column, blobs, numbers, texts
+from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.partition_heads import WholePartitions
 from lazaretto.store.postgres.pipelined_transaction import RANGED, Lease, PgTransaction
 from lazaretto.store.postgres.plan import Planned, Unforeseen
@@ -36,21 +36,8 @@ from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.history_tables import HistoryTables, error_of
 from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.session_tables import SessionTables
 from lazaretto.store.sql.transaction import Transaction
-
-#: What is written of a new message, and how the column of several is encoded.
-_COLUMNS: Mapping[str, Callable[[Iterable[Any]], Column]] = {
-    "state": numbers,
-    "due": numbers,
-    "expires": numbers,
-    "message_id": texts,
-    "session_id": texts,
-    "headers": blobs,
-    "body_id": numbers,
-    "body": blobs,
-}
 
 
 class WholeQueues(QueueTables):
@@ -322,33 +309,16 @@ class WholeTransaction(PgTransaction):
         """Append messages to a lane."""
         queue_id, options, whole = queue.queue_id, queue.options, self.whole
         whole.locks.hold(lane, QueueLock.END)
-        now, longest = whole.now, options.longest_life
-        rows: list[tuple[Any, ...]] = []
-        apart: dict[int, bytes] = {}
-        for message in messages:
-            state, due, expires = message.standing(now, longest)
-            body: bytes | None = message.body
-            body_id = None
-            if len(message.body) > INLINE_BODY:
-                body_id, body = self.bodies.take_id(), None
-                apart[body_id] = message.body
-            whole.note_due(due)
-            message_id = message.message_id or self.new_message_id()
-            session_id = message.session_id if options.requires_session else None
-            rows.append((state, due, expires, message_id, session_id, message.headers, body_id, body))
+        values, apart = self.new_messages(queue, messages)
         if apart:
             self.bodies.insert(apart)
-        count = len(rows)
-        place = {**key_ranges(lane), "floor": whole.floors.get(lane, 0), "queue_id": lane, "now": now}
-        if count == 1:
-            sent = whole.run("send_one", {**place, **dict(zip(_COLUMNS, rows[0], strict=True))})
-        else:
-            columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
-            values = {name: encode(column) for (name, encode), column in columns}
-            sent = whole.run("send_next", {**place, **values, "count": count})
+        count = len(messages)
+        values |= key_ranges(lane)
+        values |= {"floor": whole.floors.get(lane, 0), "queue_id": lane, "now": whole.now, "count": count}
+        sent = whole.run("send_one" if count == 1 else "send_next", values)
         if options.max_size is not None:
             whole.locks.hold(queue_id, QueueLock.HELD)
-            size = sum(len(m.body) + len(m.headers or b"") for m in messages)
+            size = sum(message.size for message in messages)
             whole.run("grow_within", {"queue_id": queue_id, "size": size, "most": options.max_size})
         whole.wake(lower_bound(lane), count)
         self.rates.count(queue_id, SENT, count)

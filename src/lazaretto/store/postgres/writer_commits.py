@@ -9,9 +9,9 @@ import psycopg
 from lazaretto.errors import CommitUnknown, LazarettoError, StoreError, StoreUnavailable
 from lazaretto.store.postgres.connection import own_fault, translated
 from lazaretto.store.postgres.lean_commits import LeanCommits
-from lazaretto.store.postgres.pipelined_context import AHEAD
+from lazaretto.store.postgres.pipelined_context import AHEAD, PgContext
 from lazaretto.store.postgres.side_commits import SideCommits
-from lazaretto.store.postgres.whole_context import RangesFirst, WholeContext
+from lazaretto.store.postgres.whole_context import RangesFirst
 from lazaretto.store.sql.group_commit import Ticket
 from lazaretto.store.sql.operation import Nothing
 from lazaretto.store.sql.rows import Cursor
@@ -97,9 +97,7 @@ class WriterCommits(SideCommits):
             raise
         context = self._lean.context
         if versions:
-            self._note_written(lean.queues, versions[-1], len(versions))
-            if context.first_due is not None and context.first_due < context.now + AHEAD:
-                self._changes += 1
+            self._note_written(context, lean.queues, versions[-1], len(versions))
         self._committed(context)
         return others + undone
 
@@ -130,22 +128,21 @@ class WriterCommits(SideCommits):
         if not done:
             return group, whole.plan.guarded
         if version is not None:
-            self._note_whole(whole, version)
+            self._note_written(whole, whole.locks.queues, version)
+            self._changes += whole.plan.guarded
         whole.committed()
         self._answer([ticket for ticket in group if ticket not in left] if left else group)
         self._committed(whole)
         return left, any(ticket.operation.foreseeable for ticket in left) if left else False
 
-    def _note_whole(self, whole: WholeContext, version: int) -> None:
-        """Record what a planned commit has changed, and whether others have written too."""
-        self._note_written(whole.locks.queues, version)
-        due = whole.first_due
-        if whole.plan.guarded or (due is not None and due < whole.now + AHEAD):
+    def _note_written(
+        self, context: PgContext, queues: Collection[int], version: int, moves: int = 1
+    ) -> None:
+        """Record that a commit has changed queues, and whether others have written too."""
+        due = context.first_due
+        if due is not None and due < context.now + AHEAD:
             # Any later one is found when the timers are looked at anyway.
             self._changes += 1
-
-    def _note_written(self, queues: Collection[int], version: int, moves: int = 1) -> None:
-        """Record that a commit has changed queues, beside what is remembered of them."""
         memory = self._memory
         if version == self._version + moves:
             self._lone_commits += 1

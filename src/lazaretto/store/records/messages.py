@@ -184,6 +184,11 @@ class NewMessage(msgspec.Struct, frozen=True):
     begins: int = 0
     dead_letter_queue: str | None = None
 
+    @property
+    def size(self) -> int:
+        """The bytes of body and headers together."""
+        return len(self.body) + len(self.headers or b"")
+
     def end(self, now: int, life: int | None) -> int | None:
         """Return when a message that is sent now expires, if it may live so long."""
         return None if life is None else max(now, self.begins) + life
@@ -196,7 +201,7 @@ class NewMessage(msgspec.Struct, frozen=True):
         life, scheduled = self.time_to_live, self.scheduled
         if longest is not None and (life is None or life > longest):
             life = longest
-        expires = None if life is None else max(now, self.begins) + life
+        expires = self.end(now, life)
         if scheduled is None or scheduled <= now:
             return FRESH, expires, expires
         return SCHEDULED, scheduled if expires is None else min(scheduled, expires), expires

@@ -175,7 +175,7 @@ class Transaction(MessageReads):
             self.dialogs.note_streams(queue.queue_id, (message.session_id for message in messages))
         self.context.insert("insert_messages", values, count)
         if not queue.plain and (sized := self.queues.sized(queue.queue_id)) is not None:
-            self.queues.grow(sized, sum(len(m.body) + len(m.headers or b"") for m in messages))
+            self.queues.grow(sized, sum(message.size for message in messages))
         self.context.wake(keys[0], count)
         self.rates.count(queue.queue_id, SENT, count)
         return keys

@@ -1,7 +1,8 @@
 -- What most commits do, each in one call. A function does nothing, and its answer says so, where more is to be done
 -- than is written here: whoever calls it does that in another way. All answers begin with the server's time, and the
 -- store's version if anything was done. Functions are never changed: a later version has another name, so workers of
--- this one go on.
+-- this one go on. What several have in common stands in each: a function that a function calls costs as much as its
+-- statement.
 
 -- What tells whether a queue is set otherwise than somebody knows.
 ALTER TABLE lazaretto_queues ADD COLUMN settings_mark BIGINT GENERATED ALWAYS AS (hashtextextended(

@@ -325,25 +325,24 @@ def test_a_claim_leaves_a_server_that_is_away_to_the_writer(
     url: str, postgres: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The writer waits for it, and has a connection of its own where the server has no more to give."""
-    proxy = Proxy(postgres)
     left: list[int] = []
+    naps: list[float] = []
     run = ConfinedCommits.run
 
-    def noted(self: ConfinedCommits, *arguments: Any, **named: Any) -> Any:
-        naps.clear()
-        assert run(self, *arguments, **named) is None
-        left.append(len(naps))
-        proxy.frozen.clear()
-
-    with lazaretto.connect(proxy.url(url), timeout=30) as broker:
+    with Proxy(postgres) as proxy, lazaretto.connect(proxy.url(url), timeout=30) as broker:
         try:
             broker.create_queue("work")
             broker.sender("work").send(Message(b"x"))
             consumer = ClaimConsumer(broker._store, "work", "job")
             consumer.attach()
             store = store_of(broker)
-            naps: list[float] = []
             wait = store._patience._ended.wait
+
+            def noted(self: ConfinedCommits, *arguments: Any, **named: Any) -> Any:
+                naps.clear()
+                assert run(self, *arguments, **named) is None
+                left.append(len(naps))
+                proxy.frozen.clear()
 
             def nap(seconds: float) -> bool:
                 # The broker's own thread waits for the server, too.
@@ -360,7 +359,6 @@ def test_a_claim_leaves_a_server_that_is_away_to_the_writer(
             assert left == [0]
         finally:
             proxy.frozen.clear()
-    proxy.stop()
 
 
 def test_what_is_set_otherwise_takes_the_lock_of_the_store(hosts: tuple[Broker, Broker]) -> None:

@@ -42,9 +42,17 @@ class Proxy:
         self.mute_behind: bytes | None = None
         #: Connections of before stay frozen, new ones are forwarded.
         self.frozen_pairs: set[socket.socket] = set()
+        self._refusing = threading.Event()
+        self._refused = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
 
     def url(self, url: str) -> str:
         return url.replace(f":{self._target[1]}/", f":{self.port}/")
@@ -55,11 +63,16 @@ class Proxy:
     def refuse(self) -> None:
         """Freeze what is open, and let nobody connect any more."""
         self.frozen.set()
-        self._open.remove(self._listener)
-        self._listener.close()
+        self._refusing.set()
+        assert self._refused.wait(LONGEST)
 
     def _run(self) -> None:
         while not self._stopping:
+            if self._refusing.is_set() and not self._refused.is_set():
+                # Here, because this thread selects on it.
+                self._open.remove(self._listener)
+                self._listener.close()
+                self._refused.set()
             watched = (
                 [s for s in self._open if s not in self.frozen_pairs] if not self.frozen.is_set() else []
             )

@@ -389,12 +389,6 @@ class QueueOptions:
         return self.on_poison_session is PoisonSession.WHOLE and not self.dialogs
 
     @property
-    def longest_life(self) -> int | None:
-        """The longest time that a message may live, in microseconds; None: as long as it likes."""
-        longest = self.default_time_to_live
-        return None if longest is None else round(longest * 1_000_000)
-
-    @property
     def longest_idle(self) -> float | None:
         """After how long without use it is deleted; None: never, as while it forwards anything."""
         used = self.forward_to is not None or self.forward_dead_lettered_messages_to is not None

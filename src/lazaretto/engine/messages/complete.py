@@ -16,24 +16,27 @@ from lazaretto.store.sql.transaction import Transaction
 
 
 def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage]) -> bool:
-    """Remove completed messages of a queue; return False if the lock on any is lost."""
+    """Remove completed messages of a subqueue; return False if the lock on any is lost."""
     by_lock = _keys_by_lock(messages)
     hooks = hooks_of(queue)
     retained = hooks.retains(queue, messages)
     if retained:
         if any(tx.held(keys, token) != set(keys) for token, keys in by_lock.items()):
             return False
-    elif not tx.delete_held(by_lock):
+    elif not tx.delete_held(queue, by_lock):
         return False
     for message in messages:
         if message.suspect:
             note_cleared(tx, queue, message.sequence_number, message.suspect)
+    main = bool(messages) and in_main(messages[0].key)
     if not retained:
-        _forget(tx, messages)
+        _forget(tx, messages, main=main)
     hooks.on_completed(tx, queue, messages)
-    if queue.options.breaker is not None:
+    policy = queue.options.breaker
+    if policy is not None and policy.clients:
         note_completed_by_client(tx, queue, [message.key for message in messages])
-    count_messages(tx, COMPLETED, messages)
+    if main:
+        tx.rates.count(queue.queue_id, COMPLETED, len(messages))
     return True
 
 
@@ -58,15 +61,15 @@ def _keys_by_lock(messages: Sequence[ReceivedMessage]) -> dict[int, list[int]]:
     return by_lock
 
 
-def _forget(tx: Transaction, messages: Sequence[ReceivedMessage]) -> None:
-    """Remove what is kept of messages beside their rows."""
+def _forget(tx: Transaction, messages: Sequence[ReceivedMessage], *, main: bool) -> None:
+    """Remove what is kept of messages beside their rows. `main`: they are in no subqueue."""
     bodies: list[int] = []
     dead: list[int] = []
     retried: list[int] = []
     for message in messages:
         if message.body_id is not None:
             bodies.append(message.body_id)
-        if not in_main(message.key):
+        if not main:
             dead.append(main_key(message.key))
         elif message.deliveries > 1:
             retried.append(message.key)

@@ -152,14 +152,18 @@ class Settle(Operation[list[tuple[int, Final]]]):
         for path, locks in _by_lock(self.entries).items():
             queue = require_queue(tx, path)
             entries = list(itertools.chain.from_iterable(locks.values()))
-            keys = [entry.message.key for entry in entries]
+            keys: list[int] = []
+            completed: list[ReceivedMessage] = []
+            for entry in entries:
+                keys.append(entry.message.key)
+                if entry.settlement.outcome is Outcome.COMPLETED:
+                    completed.append(entry.message)
             if queues_of(keys) != {queue.queue_id}:
                 # The queue was deleted, and a new one has its path.
                 raise _lost(path, keys)
-            completed = _completed(entries)
             if queue.plain and len(completed) == len(entries):
                 # Each is gone by itself, and nothing follows from it.
-                _complete(tx, queue, path, completed)
+                _complete(tx, queue, path, completed, keys)
                 continue
             # Sessions are settled one after the other; the first lost lock is the error.
             if queue.options.requires_session and len(locks) > 1:
@@ -196,7 +200,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
         # Read before anything is written: what a commit has written, its plan cannot read.
         rest = _others_held(tx, path, locks) if len(completed) < len(entries) else []
         if completed:
-            _complete(tx, queue, path, completed)
+            _complete(tx, queue, path, completed, [message.key for message in completed])
         for others, rows in rest:
             finals += _settle_others(tx, queue, others, rows)
         if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
@@ -221,9 +225,12 @@ def _completed(entries: Iterable[Settled]) -> list[ReceivedMessage]:
 
 
 def _complete(
-    tx: Transaction, queue: QueueRecord, path: EntityPath, completed: Sequence[ReceivedMessage]
+    tx: Transaction,
+    queue: QueueRecord,
+    path: EntityPath,
+    completed: Sequence[ReceivedMessage],
+    keys: Sequence[int],
 ) -> None:
-    keys = [message.key for message in completed]
     if path.subqueue is Subqueue.MAIN:
         keep_samples(tx, queue, keys)
     if not delete_completed(tx, queue, completed):

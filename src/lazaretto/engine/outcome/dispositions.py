@@ -90,7 +90,7 @@ culprit_decoder = msgspec.json.Decoder(CulpritRecord)
 def restore(tx: Transaction, queue: QueueRecord, row: MessageRow, record: DeadLetterRecord) -> MessageRow:
     """Return a dead letter to its former place in its queue; the result is its row there."""
     headers = decode_headers(row.headers)
-    ttl, longest = headers.time_to_live, queue.options.longest_life
+    ttl, longest = headers.time_to_live, queue.longest_life
     if longest is not None:
         ttl = min(longest, ttl or 1 << 62)
     counters = msgspec.json.decode(record.counters, type=Counters)

@@ -291,7 +291,7 @@ class Router:
 
     def _shortened(self, queue: QueueRecord, routed: RoutedMessage) -> RoutedMessage:
         """Return the message with its time to live limited to what an entity on its way allows."""
-        longest = queue.options.longest_life
+        longest = queue.longest_life
         if longest is None:
             return routed
         begins = self._tx.now

@@ -131,7 +131,7 @@ class PgTransaction(Transaction):
         That is the values of one, or the columns of several.
         """
         context, options = self.context, queue.options
-        now, longest = context.now, options.longest_life
+        now, longest = context.now, queue.longest_life
         rows: list[tuple[Any, ...]] = []
         apart: dict[int, bytes] = {}
         for message in messages:
@@ -336,13 +336,14 @@ class PgTransaction(Transaction):
         found = super().next_due()
         return self.context.now + AHEAD if found is None else found
 
-    def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
+    def delete_held(self, queue: QueueRecord, held: Mapping[int, Sequence[int]]) -> bool:
         if not self._connection.sends_ahead:
-            return super().delete_held(held)
+            return super().delete_held(queue, held)
         # Taken for done: should it fail, so does the commit, and all is done again with looking.
         keys = [key for some in held.values() for key in some]
-        self.sequences.keep_highest(keys)
-        self.queues.count_bytes(keys, -1)
+        self.sequences.keep_highest(keys, queue.queue_id if queue.partitions == 1 else None)
+        if not queue.plain:
+            self.queues.count_bytes(keys, -1)
         own: list[tuple[int, int]] = []
         for token, some in held.items():
             if token & RANGED:

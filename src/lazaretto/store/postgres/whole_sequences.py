@@ -104,12 +104,12 @@ class WholeSequences(SequenceNumbers):
         used = self._used[bisect.bisect_right(self._used, place, key=_FIRST) - 1]
         return used, place - used.first
 
-    def keep_highest(self, keys: Sequence[int]) -> None:
+    def keep_highest(self, keys: Sequence[int], lane: int | None = None) -> None:
         # In one order in all commits: the rows that are replaced are locked.
-        for lane, number in sorted(self._highest(keys).items()):
+        for each, number in sorted(self._highest(keys, lane).items()):
             # Whoever removes a message of a higher number keeps that one.
-            if number >= self._whole.floors.get(lane, 0):
-                self._keep_number(lane, number)
+            if number >= self._whole.floors.get(each, 0):
+                self._keep_number(each, number)
 
     def _keep_number(self, lane: int, number: int) -> None:
         whole = self._whole

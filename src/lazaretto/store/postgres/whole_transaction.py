@@ -362,7 +362,7 @@ class WholeTransaction(PgTransaction):
         self.whole.note_lock(until)
         return Transaction.take_fresh(self, queue_id, limit, token, until)
 
-    def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
+    def delete_held(self, queue: QueueRecord, held: Mapping[int, Sequence[int]]) -> bool:
         for token, keys in held.items():
             for lane in set(map(self.whole.lane_of, keys)):
                 queue_id = queue_of_lane(lane)
@@ -373,7 +373,7 @@ class WholeTransaction(PgTransaction):
                     self.whole.locks.hold(lane, QueueLock.HELD)
                 else:
                     self.whole.locks.share(lane, QueueLock.HELD)
-        return super().delete_held(held)
+        return super().delete_held(queue, held)
 
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         if token & RANGED:

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
     EntityKind,
@@ -75,6 +76,8 @@ class QueueRecord:
     partitions: int = dataclasses.field(init=False, repr=False, compare=False, default=1)
     #: The lanes of its messages: itself, or its partitions.
     lanes: tuple[int, ...] = dataclasses.field(init=False, repr=False, compare=False, default=())
+    #: The longest time that a message may live, in microseconds; None: as long as it likes.
+    longest_life: int | None = dataclasses.field(init=False, repr=False, compare=False, default=None)
 
     def __post_init__(self) -> None:
         partitions = 1 if self.kind is EntityKind.TOPIC else self.options.partitions
@@ -88,6 +91,8 @@ class QueueRecord:
         object.__setattr__(self, "plain", plain)
         object.__setattr__(self, "partitions", partitions)
         object.__setattr__(self, "lanes", lanes_of(self.queue_id, partitions))
+        if (longest := self.options.default_time_to_live) is not None:
+            object.__setattr__(self, "longest_life", round(longest * MICROSECONDS))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -199,6 +204,8 @@ class NewMessage(msgspec.Struct, frozen=True):
         `longest`: the time that a message of its queue may live.
         """
         life, scheduled = self.time_to_live, self.scheduled
+        if life is longest is scheduled is None:
+            return FRESH, None, None
         if longest is not None and (life is None or life > longest):
             life = longest
         expires = self.end(now, life)

@@ -228,9 +228,13 @@ class Store(ABC):
         """Run all operations; return False if one failed and left something half done."""
         connection, tx = self._connection, self._tx
         if len(group) == 1:
-            group[0].error = group[0].later = None
+            ticket = group[0]
+            ticket.error = ticket.later = None
             # Alone, a failure undoes everything, and there is nobody to run again.
-            self._run_one(group[0])
+            if self._starts:
+                ticket.later = ticket.operation.start(tx)
+            if ticket.later is None:
+                ticket.answer = ticket.operation.run(tx)
             if tx.context.counted or self._rates.due:
                 self._save_counts(tx)
             return True
@@ -252,7 +256,10 @@ class Store(ABC):
             for ticket in some:
                 changes = connection.total_changes
                 try:
-                    self._run_one(ticket, starts=not together)
+                    if self._starts and not together:
+                        ticket.later = ticket.operation.start(tx)
+                    if ticket.later is None:
+                        ticket.answer = ticket.operation.run(tx)
                 except Exception as error:
                     failed = isinstance(error, self.errors) or not connection.in_transaction
                     if connection.total_changes != changes or failed:
@@ -262,12 +269,6 @@ class Store(ABC):
                     tx.undone()
         self._save_counts(tx)
         return True
-
-    def _run_one(self, ticket: Ticket, *, starts: bool = True) -> None:
-        if self._starts and starts:
-            ticket.later = ticket.operation.start(self._tx)
-        if ticket.later is None:
-            ticket.answer = ticket.operation.run(self._tx)
 
     def _run_apart(self, group: list[Ticket]) -> None:
         """Run each operation so that its failure undoes nothing of the others."""

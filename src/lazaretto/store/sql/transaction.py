@@ -132,26 +132,20 @@ class Transaction(MessageReads):
     # -- messages -------------------------------------------------------------------------------
 
     def insert_messages(
-        self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool = False
+        self,
+        queue: QueueRecord,
+        messages: Sequence[NewMessage],
+        *,
+        lane: int | None = None,
+        force_fresh: bool = False,
     ) -> list[int]:
-        """Add messages at the queue's end; return their keys."""
-        if queue.partitions == 1:
-            return self._insert(queue, queue.queue_id, messages, force_fresh=force_fresh)
-        keys = [0] * len(messages)
-        for lane, places in self.partitions.split(queue, messages).items():
-            some = self._insert(queue, lane, [messages[place] for place in places], force_fresh=force_fresh)
-            for place, key in zip(places, some, strict=True):
-                keys[place] = key
-        return keys
-
-    def _insert(
-        self, queue: QueueRecord, lane: int, messages: Sequence[NewMessage], *, force_fresh: bool
-    ) -> list[int]:
+        """Add messages at the queue's end, or at that of a lane of it; return their keys."""
+        if lane is None and queue.partitions > 1:
+            return self._insert_apart(queue, messages, force_fresh=force_fresh)
         count = len(messages)
-        key = self.sequences.take_keys(lane, count)
+        key = self.sequences.take_keys(queue.queue_id if lane is None else lane, count)
         keys = list(range(key, key + count))
-        now, sessions = self.context.now, queue.options.requires_session
-        longest = queue.options.longest_life
+        now, sessions, longest = self.context.now, queue.options.requires_session, queue.longest_life
         values: list[Any] = []
         for message in messages:
             body: bytes | None = message.body
@@ -178,6 +172,18 @@ class Transaction(MessageReads):
             self.queues.grow(sized, sum(message.size for message in messages))
         self.context.wake(keys[0], count)
         self.rates.count(queue.queue_id, SENT, count)
+        return keys
+
+    def _insert_apart(
+        self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool
+    ) -> list[int]:
+        """Add messages at the ends of a queue's partitions."""
+        keys = [0] * len(messages)
+        for lane, places in self.partitions.split(queue, messages).items():
+            some = [messages[place] for place in places]
+            of_lane = self.insert_messages(queue, some, lane=lane, force_fresh=force_fresh)
+            for place, key in zip(places, of_lane, strict=True):
+                keys[place] = key
         return keys
 
     def start_sending(
@@ -285,19 +291,20 @@ class Transaction(MessageReads):
         else:
             self.context.run("lock_keys", (*lock, self.context.ids(keys)))
 
-    def delete_held(self, held: Mapping[int, Sequence[int]]) -> bool:
-        """Remove messages held under locks, given by token; return False if the lock on any is lost."""
-        return all(map(self._delete_held, held.values(), held))
-
-    def _delete_held(self, keys: Sequence[int], token: int) -> bool:
-        self.sequences.keep_highest(keys)
-        self.queues.count_bytes(keys, -1)
-        deleted = self._delete_locked(keys, token)
-        if deleted < len(keys) and self.context.any_claimed():
-            # Looked for where it is not found alone: hardly anybody knows the token of a claim.
-            self.context.run("write_claimed_of", {"keys": self.context.ids(keys)})
-            deleted += self._delete_locked(keys, token)
-        return deleted == len(keys)
+    def delete_held(self, queue: QueueRecord, held: Mapping[int, Sequence[int]]) -> bool:
+        """Remove messages of a subqueue held under locks, by token; return False if any lock is lost."""
+        for token, keys in held.items():
+            self.sequences.keep_highest(keys, queue.queue_id if queue.partitions == 1 else None)
+            if not queue.plain:
+                self.queues.count_bytes(keys, -1)
+            deleted = self._delete_locked(keys, token)
+            if deleted < len(keys) and self.context.any_claimed():
+                # Looked for where it is not found alone: hardly anybody knows the token of a claim.
+                self.context.run("write_claimed_of", {"keys": self.context.ids(keys)})
+                deleted += self._delete_locked(keys, token)
+            if deleted < len(keys):
+                return False
+        return True
 
     def _delete_locked(self, keys: Sequence[int], token: int) -> int:
         if len(keys) == 1:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
-from psycopg import sql
+from psycopg import errors, sql
 from servers import address, drop
 
 import lazaretto
@@ -35,6 +35,11 @@ SELECT md5(string_agg(line, ';' ORDER BY line)) FROM (
 #: The sessions of others: one that has been closed may take a moment to end.
 _SESSIONS = """
 SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()
+"""
+#: The columns of a table that take values: the server computes the others.
+_COLUMNS = """
+SELECT attname FROM pg_attribute
+WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped AND attgenerated = ''
 """
 #: Whether something is in the schema for a test's own SQL.
 _OWN = """
@@ -65,8 +70,7 @@ _stock: dict[str, list[_Stored]] = defaultdict(list)
 @contextlib.contextmanager
 def used_store(server: str) -> Iterator[str]:
     """Give the URL of a store on a server that is there and as new, for a test that needs no newer one."""
-    with psycopg.connect(server, autocommit=True) as connection:
-        stored = _stock[server].pop() if _stock[server] else _make(connection, server)
+    stored = _stock[server].pop() if _stock[server] else _make(server)
     yield address(server, stored.schema)
     with psycopg.connect(server, autocommit=True) as connection:
         if _empty(connection, stored):
@@ -75,7 +79,12 @@ def used_store(server: str) -> Iterator[str]:
             drop(connection, stored.schema)
 
 
-def _make(connection: psycopg.Connection[Any], server: str) -> _Stored:
+def _make(server: str) -> _Stored:
+    with psycopg.connect(server, autocommit=True) as connection:
+        return _create(connection, server)
+
+
+def _create(connection: psycopg.Connection[Any], server: str) -> _Stored:
     schema = f"test_{secrets.token_hex(8)}"
     connection.execute(sql.SQL("CREATE SCHEMA {}").format(sql.Identifier(f"{schema}_own")))
     # Most tests bring such a clock, and nothing in the store may be newer than what they do.
@@ -88,10 +97,12 @@ def _make(connection: psycopg.Connection[Any], server: str) -> _Stored:
     tables = [name for (name,) in connection.execute(names, (schema,))]
     rows, columns = {}, {}
     for table in tables:
-        cursor = connection.execute(sql.SQL("SELECT * FROM {}").format(sql.Identifier(schema, table)))
-        if found := cursor.fetchall():
-            assert cursor.description is not None
-            rows[table], columns[table] = found, [column.name for column in cursor.description]
+        names_of = [name for (name,) in connection.execute(_COLUMNS, (f'"{schema}"."{table}"',))]
+        select = sql.SQL("SELECT {} FROM {}").format(
+            sql.SQL(", ").join(map(sql.Identifier, names_of)), sql.Identifier(schema, table)
+        )
+        if first := connection.execute(select).fetchall():
+            rows[table], columns[table] = first, names_of
     return _Stored(schema, _shape(connection, schema), tables, rows, columns, _sequences(connection, schema))
 
 
@@ -126,7 +137,8 @@ def _empty(connection: psycopg.Connection[Any], stored: _Stored) -> bool:
             return False
         with connection.transaction():
             _clear(connection, stored)
-    except psycopg.Error:
+    except (psycopg.OperationalError, errors.InvalidSchemaName):
+        # It is locked, the server went away, or the test dropped it. All else is a fault of this module's.
         return False
     return True
 

@@ -6,10 +6,12 @@ does it.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import psycopg
 
 from lazaretto.model.clock import MICROSECONDS
@@ -34,16 +36,17 @@ _ASIDE = 10_000
 _KEY = 4
 
 
-class Answer(NamedTuple):
-    """The answer of a function that was enough. `version`: the store's, if it wrote anything."""
+class Answer(msgspec.Struct, frozen=True, gc=False):
+    """The answer of a function that was enough: the server's time, and the store's version if it wrote."""
 
+    at: int | None
     version: int | None = None
 
 
 _Read = Callable[[Sent], Answer | None]
 
 
-class Call(NamedTuple):
+class Call(msgspec.Struct, frozen=True, gc=False):
     """One verb for one queue. `read` answers its tickets; it returns None if the server did nothing."""
 
     query: str
@@ -52,12 +55,12 @@ class Call(NamedTuple):
     read: _Read
 
 
-class Lean(NamedTuple):
+class Lean(msgspec.Struct, frozen=True, gc=False):
     """Plain operations, as they are to be committed. `locks_alone`: whether others have to wait for it."""
 
     calls: Sequence[Call]
     locks_alone: bool
-    queues: frozenset[int]
+    queues: set[int]
 
     def fail(self, error: Exception) -> None:
         """Answer all tickets with an error."""
@@ -80,7 +83,8 @@ class LeanCommits:
         self._settings = settings
         self._tx = tx
         self.context = tx.context
-        self._floors = floors
+        self._find_floors = floors
+        self._floors: dict[int, int] = {}
         #: Numbers up to which a queue's highest one need not be kept, because a higher one was there.
         self._passed: dict[int, int] = {}
         #: Until when the messages of a queue are taken in another way.
@@ -100,7 +104,8 @@ class LeanCommits:
         `registered`: whether this process is registered in the store.
         """
         self.context.memory.registered = registered
-        self._tx.begin(self._commits.clock.now())
+        self.context.begin(self._commits.clock.now())
+        self._floors = self._find_floors()
         others: list[Ticket] = []
         together: dict[tuple[int, QueueLock], tuple[QueueRecord, list[Ticket], list[Any]]] = {}
         for ticket in group:
@@ -116,10 +121,16 @@ class LeanCommits:
             operations.append(plain)
         if not together:
             return None, others
+        calls: list[Call] = []
+        queues: set[int] = set()
+        ends = False
         # All commits take the locks of queues in this order.
-        calls = [self._call(lock, *together[queue_id, lock]) for queue_id, lock in sorted(together)]
-        ends = any(lock is QueueLock.END for _, lock in together)
-        return Lean(calls, ends, frozenset(queue_id for queue_id, _ in together)), others
+        for place in sorted(together):
+            queue_id, lock = place
+            calls.append(self._call(lock, *together[place]))
+            queues.add(queue_id)
+            ends = ends or lock is QueueLock.END
+        return Lean(calls, ends, queues), others
 
     def _queue_of(self, plain: Plain) -> QueueRecord | None:
         """Return the queue of an operation, if it does no more than keep messages."""
@@ -138,7 +149,7 @@ class LeanCommits:
                 if new.size > limit:
                     return None
             # Who sends for the first time looks at all numbers there are, also at those of dead letters.
-            return QueueLock.END if plain.messages and queue_id in self._floors() else None
+            return QueueLock.END if plain.messages and queue_id in self._floors else None
         if isinstance(plain, PlainTake):
             waits = self._aside.get(queue_id, 0) <= context.now
             clear = lower_bound(queue_id) not in context.memory.unclear
@@ -168,7 +179,7 @@ class LeanCommits:
     def _send(
         self, queue: QueueRecord, tickets: Sequence[Ticket], sends: Sequence[PlainSend]
     ) -> tuple[str, Mapping[str, Any], _Read]:
-        queue_id, context, tx, floors = queue.queue_id, self.context, self._tx, self._floors()
+        queue_id, context, tx, floors = queue.queue_id, self.context, self._tx, self._floors
         messages = sends[0].messages if len(sends) == 1 else [m for send in sends for m in send.messages]
         count = len(messages)
         values, apart = tx.new_messages(queue, messages)
@@ -180,7 +191,7 @@ class LeanCommits:
             values |= {"apart_ids": numbers(apart), "apart": blobs(apart.values()) if apart else None}
 
         def read(sent: Sent) -> Answer | None:
-            _, version, last = sent.numbers(3)
+            at, version, last = sent.numbers(3)
             if last is None:
                 return None
             floors[queue_id] = max(last + count, floors[queue_id])
@@ -189,7 +200,7 @@ class LeanCommits:
             for ticket, send in zip(tickets, sends, strict=True):
                 first, last = last + 1, last + len(send.messages)
                 ticket.answer = list(range(first, last + 1))
-            return Answer(version)
+            return Answer(at, version)
 
         return "call_send" if count == 1 else "call_send_several", values, read
 
@@ -218,7 +229,7 @@ class LeanCommits:
             rows = sent.fetchall()
             if len(rows) > 1:
                 rows.sort(key=_KEY_OF)
-            _, version, clear, behind, first, *_ = rows[0]
+            at, version, clear, behind, first, *_ = rows[0]
             if not clear:
                 self._aside[queue_id] = context.now + _ASIDE
                 return None
@@ -227,7 +238,7 @@ class LeanCommits:
             for ticket in tickets:
                 ticket.answer = []
             if first is None:
-                return Answer()
+                return Answer(at)
             if behind:
                 context.cursors[queue_id] = first
             for row, ticket, take, token in zip(rows, tickets, takes, tokens, strict=False):
@@ -235,7 +246,7 @@ class LeanCommits:
                 message.lock = Lock(take.path, token, until)
                 ticket.answer = [message]
             self._tx.rates.count(queue_id, RECEIVED, len(rows))
-            return Answer(version)
+            return Answer(at, version)
 
         return query, values, read
 
@@ -243,19 +254,26 @@ class LeanCommits:
         self, queue: QueueRecord, tickets: Sequence[Ticket], removals: Sequence[PlainRemoval]
     ) -> tuple[str, Mapping[str, Any], _Read]:
         queue_id, passed, identity = queue.queue_id, self._passed, self.context.identity
-        messages = [message for removal in removals for message in removal.messages]
-        keys = [message.key for message in messages]
-        apart = [message.body_id for message in messages if message.body_id is not None]
+        keys: list[int] = []
+        tokens: list[int] = []
+        apart: list[int] = []
+        for removal in removals:
+            for message in removal.messages:
+                assert message.lock is not None
+                keys.append(message.key)
+                tokens.append(message.lock.token)
+                if message.body_id is not None:
+                    apart.append(message.body_id)
         values = {
-            "floor": max(self._floors().get(queue_id, 0), passed.get(queue_id, 0)),
+            "floor": max(self._floors.get(queue_id, 0), passed.get(queue_id, 0)),
             "keys": keys,
-            "tokens": [message.lock.token for message in messages if message.lock is not None],
+            "tokens": tokens,
             "highest": sequence_of(max(keys)),
             "apart": sorted(apart) or None,
         }
 
         def read(sent: Sent) -> Answer | None:
-            _, version, above = sent.numbers(3)
+            at, version, above = sent.numbers(3)
             if above is None:
                 return None
             passed[queue_id] = max(above, passed.get(queue_id, 0))
@@ -265,7 +283,7 @@ class LeanCommits:
                 identity.window(queue_id, breaker).note_completed(keys, self.context.now / MICROSECONDS)
             for ticket in tickets:
                 ticket.answer = []
-            return Answer(version)
+            return Answer(at, version)
 
         return "call_complete", values, read
 
@@ -283,19 +301,22 @@ class LeanCommits:
         for call in lean.calls:
             statement = self._commits.dialect.statements[call.query]
             calls.append((statement.sql, statement.pick({**common, **call.values})))
+        last = calls.pop()
         connection.send_ahead(whole=True)
-        sent = [connection.send(*one) for one in calls[:-1]]
-        last = self._commits.finish_with(connection, calls[-1], flush=flush)
-        assert isinstance(last, Sent)
+        sent: list[Any] = list(itertools.starmap(connection.send, calls))
+        sent.append(self._commits.finish_with(connection, last, flush=flush))
         others: list[Ticket] = []
         versions: list[int] = []
-        for call, answer in zip(lean.calls, [*sent, last], strict=True):
+        now: int | None = None
+        for call, answer in zip(lean.calls, sent, strict=True):
             outcome = call.read(answer)
             if outcome is None:
                 others += call.tickets
-            elif outcome.version is not None:
+                continue
+            now = outcome.at
+            if outcome.version is not None:
                 versions.append(outcome.version)
-        if (now := last.number()) is not None:
+        if now is not None:
             self._commits.note_time(now)
         if others:
             # What is known of their queues may have changed.

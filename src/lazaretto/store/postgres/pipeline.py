@@ -91,8 +91,11 @@ class Sent:
     def numbers(self, columns: int) -> list[int | None]:
         """Return the first columns of the only row, which are BIGINT."""
         get = self._answer().get_value
-        values = [get(0, column) for column in range(columns)]
-        return [None if value is None else int.from_bytes(value, signed=True) for value in values]
+        values: list[int | None] = []
+        for column in range(columns):
+            value = get(0, column)
+            values.append(None if value is None else int.from_bytes(value, signed=True))
+        return values
 
     def number(self, column: int = 0) -> int | None:
         """Return a BIGINT of the only row: in every commit, what loads any rows would cost more than this."""
@@ -149,6 +152,9 @@ class Pipeline:
             elif value is None or kind is bytes or kind is Column:
                 encoded.append(value)
                 formats.append(1)
+            elif kind is str:
+                encoded.append(text(value).encode())
+                formats.append(0)
             elif kind is list:
                 encoded.append(_list(value) if value else b"{}")
                 formats.append(0)

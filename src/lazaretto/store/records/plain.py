@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+
+import msgspec
 
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.store.records.messages import NewMessage
 
 
-class PlainSend(NamedTuple):
+class PlainSend(msgspec.Struct, frozen=True, gc=False):
     """Messages for a queue. The answer are their sequence numbers."""
 
     path: EntityPath
     messages: Sequence[NewMessage]
 
 
-class PlainTake(NamedTuple):
+class PlainTake(msgspec.Struct, frozen=True, gc=False):
     """The next messages of a queue, at most `limit`, under a lock. The answer are these messages."""
 
     path: EntityPath
     limit: int
 
 
-class PlainRemoval(NamedTuple):
+class PlainRemoval(msgspec.Struct, frozen=True, gc=False):
     """Completed messages of a queue, taken for the first time. The answer is an empty list."""
 
     path: EntityPath

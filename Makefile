@@ -16,6 +16,8 @@ OLDER_SPARK := $(VENV)/spark-4.2
 AZURE_TESTS := $(VENV)/azure-servicebus-tests
 # Tests start processes of their own, and wait for them a third of the time; four at a time suit two cores.
 WORKERS ?= 4
+# Each takes whole modules, whose tests share what is slow to start, in the order of tests/modules_in_turn.py.
+SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Thousands of processes of tests import the package: let them keep what they compile.
 unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -84,11 +86,11 @@ demo: $(DEMO_READY)
 	@$(BIN)/python -m examples.flights_queue.demo
 
 test: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+	@$(BIN)/python -m pytest $(SHARED)
 
 # One part of it by the folder's name: make test-unit, make test-store, make test-spark …
 test-%: $(READY)
-	@$(BIN)/python -m pytest -n $(WORKERS) tests/$*
+	@$(BIN)/python -m pytest $(SHARED) tests/$*
 
 check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

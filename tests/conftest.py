@@ -7,9 +7,12 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+from memory import memory_folder
+from modules_in_turn import ModulesInTurn, sort_long_first
 from partitioned import partition_all
 from servers import Server, describe, find
 from stock import used_store
@@ -23,6 +26,10 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
 for number, default in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, default)
+
+# The folders of tests are in memory, where the commits of their stores wait for no disk.
+if (memory := memory_folder()) is not None:
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 settings.register_profile("tests", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.load_profile("tests")
@@ -41,6 +48,17 @@ def pytest_runtest_setup() -> None:
     """Refuse an error that the test before left behind as one being handled, the context of others."""
     error = sys.exception()
     assert error is None, f"an error is still being handled as a test begins: {error!r}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes long, lest one process is left with it in the end."""
+    sort_long_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModulesInTurn | None:
+    """Return how processes share the tests where they share them by module."""
+    return ModulesInTurn(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

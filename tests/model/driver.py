@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
+from memory import memory_folder
 from stock import used_store
 
 import lazaretto
@@ -151,7 +152,7 @@ def _furnish(broker: Broker, partitions: int) -> None:
 @functools.cache
 def _template(partitions: int) -> Path:
     """Return a store with all that, to copy for every example."""
-    path = Path(tempfile.mkdtemp(prefix="lazaretto-model-")) / "template.db"
+    path = Path(tempfile.mkdtemp(prefix="lazaretto-model-", dir=memory_folder())) / "template.db"
     with lazaretto.connect(path, clock=ManualClock(START)) as broker:
         _furnish(broker, partitions)
         # Into one file: the store's own is not whole without its log.
@@ -179,7 +180,7 @@ class Driver(RuleBasedStateMachine):
         self.clock = ManualClock(START)
         self.opened = contextlib.ExitStack()
         if self.server is None:
-            folder = Path(tempfile.mkdtemp(prefix="lazaretto-model-"))
+            folder = Path(tempfile.mkdtemp(prefix="lazaretto-model-", dir=memory_folder()))
             self.opened.callback(shutil.rmtree, folder)
             shutil.copy(_template(self.partitions), folder / "store.db")
             self.url = str(folder / "store.db")

@@ -15,6 +15,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from memory import memory_folder
 
 import lazaretto
 from lazaretto import (
@@ -63,7 +64,7 @@ class WaysMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(prefix="lazaretto-ways-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="lazaretto-ways-", dir=memory_folder()))
         self.clock = ManualClock(START)
         self.broker = lazaretto.connect(self.folder / "store.db", clock=self.clock)
         self.broker.create_queue("idle")

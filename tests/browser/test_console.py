@@ -13,7 +13,7 @@ import lazaretto
 from browser.conftest import EVIL
 from lazaretto import Message
 from lazaretto.commands import CreateLink
-from lazaretto.web import unchanged
+from lazaretto.web import answers
 from lazaretto.web.console.site import SCREENS
 
 OpenPage = Callable[..., Page]
@@ -414,12 +414,12 @@ def test_a_page_follows_the_store(open_page: OpenPage, store: Path) -> None:
 def test_ages_go_on_on_a_page_that_is_not_drawn_again(
     open_page: OpenPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unchanged, "_minute", lambda: 0)
-    page, answers = open_page(), list[int]()
+    monkeypatch.setattr(answers, "_minute", lambda: 0)
+    page, statuses = open_page(), list[int]()
     page.clock.install()
     page.goto("/queue?queue=ledger")
     halted = page.locator(".halted time")
-    page.on("response", lambda answer: answers.append(answer.status) if "ledger" in answer.url else None)
+    page.on("response", lambda answer: statuses.append(answer.status) if "ledger" in answer.url else None)
     page.clock.fast_forward("03:00:00")
     expect(halted).to_have_text("3 h ago")
     page.keyboard.press("u")
@@ -429,8 +429,8 @@ def test_ages_go_on_on_a_page_that_is_not_drawn_again(
     page.keyboard.press("u")
     page.keyboard.press("u")
     expect(halted).to_have_text("5 h ago")
-    assert answers
-    assert set(answers) == {304}
+    assert statuses
+    assert set(statuses) == {304}
 
 
 def test_a_page_says_when_its_server_is_gone(chromium: Browser, address: str) -> None:

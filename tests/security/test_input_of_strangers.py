@@ -19,7 +19,7 @@ from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.servicebus.foreign import check_page
 from lazaretto.servicebus.signatures import Unauthorized, entity_of
 from lazaretto.web.allowed import key_of
-from lazaretto.web.redirects import relative
+from lazaretto.web.origin import relative
 
 MALFORMED = ("sb://[bad/q", "sb://[::1/q", "sb://[/q", "sb://host]/q")
 

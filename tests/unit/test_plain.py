@@ -17,7 +17,7 @@ from lazaretto.model.headers import Headers, NegativeAcknowledgement, encode_hea
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.model.records.plain import MESSAGE_FIELDS, body_record, plain
-from lazaretto.web.json import json_of
+from lazaretto.web.answers import json_of
 
 NOW = 1_790_000_000_000_000
 FULL = Headers(

@@ -15,7 +15,7 @@ from door.conftest import broker, pytest_generate_tests, url
 
 from lazaretto import aio
 from lazaretto.web import Access, Grant, Identity, Role, open_web
-from lazaretto.web.tries import TriedHandlers
+from lazaretto.web.page_options import TriedHandlers
 
 __all__ = ["broker", "pytest_generate_tests", "url"]
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lazaretto.web.begun import Begun
+from lazaretto.web.ending import Begun
 
 
 async def give(event: asyncio.Event, cleaned: list[str]) -> str:

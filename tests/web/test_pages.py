@@ -18,7 +18,7 @@ from starlette.routing import Mount
 
 from lazaretto import Broker, DeadLetterFilter, Message, PoisonPolicy, QueueOptions, aio
 from lazaretto.commands import CreateToken, GrantRole, WithdrawRole
-from lazaretto.web import Access, Grant, Identity, Role, unchanged, web_app
+from lazaretto.web import Access, Grant, Identity, Role, answers, web_app
 from lazaretto.web.api import audit
 from lazaretto.web.console import queues
 
@@ -182,7 +182,7 @@ class TestTags:
         self, broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         minutes = [1_000]
-        monkeypatch.setattr(unchanged, "_minute", lambda: minutes[0])
+        monkeypatch.setattr(answers, "_minute", lambda: minutes[0])
 
         async def ask(client: httpx.AsyncClient) -> None:
             again = {"If-None-Match": await settled(client, "/")}

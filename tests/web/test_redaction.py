@@ -29,11 +29,11 @@ from lazaretto.model.messages import DeadLetter
 from lazaretto.model.redaction import checked_rule
 from lazaretto.model.shape import HOLE
 from lazaretto.web import api as modules
-from lazaretto.web import searched, view_rules
+from lazaretto.web import readings, searched
 from lazaretto.web.console.site import SCREENS
+from lazaretto.web.page_options import TriedLetter
 from lazaretto.web.redacted import shown_cause, shown_repair
 from lazaretto.web.routes import ROUTES
-from lazaretto.web.tries import TriedLetter
 from lazaretto.web.viewed import PLAIN, STANDING, ViewedBroker
 
 from .conftest import Served, beside_the_loop
@@ -243,7 +243,7 @@ def test_every_route_and_page_is_tried() -> None:
 
 def test_what_routes_may_ask_of_the_broker_is_listed() -> None:
     """A method of the broker that is not listed cannot be called by a route for somebody."""
-    for file in Path(view_rules.__file__).parent.rglob("*.py"):
+    for file in Path(readings.__file__).parent.rglob("*.py"):
         asks = re.findall(r"\bbroker = (?:call|visit)\.broker\n", file.read_text())
         names = r"(?<!self\._)\bbroker\.(\w+)\(" if asks else r"\b(?:call|visit)\.broker\.(\w+)"
         for name in re.findall(names, file.read_text()):
@@ -300,7 +300,7 @@ class TestRoutes:
     def test_a_rule_holds_for_streams_that_are_open(
         self, broker: Broker, served: Served, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(view_rules, "_FRESH", 0.0)
+        monkeypatch.setattr(readings, "_FRESH", 0.0)
         broker.create_queue("broken")
         broker.create_queue("other")
 

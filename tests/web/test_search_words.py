@@ -8,7 +8,7 @@ import pytest
 
 from lazaretto import DeadLetterFilter
 from lazaretto.errors import InvalidOption
-from lazaretto.web.console.search_words import search_of
+from lazaretto.web.console.search import search_of
 
 NOW = datetime(2026, 11, 25, 3, 0, tzinfo=UTC)
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker
     from lazaretto.servicebus import Door
     from lazaretto.serving.guard import Guard
-    from lazaretto.web.tries import TriedLetter
+    from lazaretto.web.page_options import TriedLetter
 
 commands = Group()
 _log = logging.getLogger("lazaretto.serving")
@@ -65,7 +65,7 @@ class ServedHandlers:
         from lazaretto.broker.broker import connect
         from lazaretto.host import Handler
         from lazaretto.host.dry_run import dry_run
-        from lazaretto.web.tries import TriedLetter
+        from lazaretto.web.page_options import TriedLetter
 
         reference = self._handlers[name]
         handler = reference if isinstance(reference, Handler) else Handler(queue, reference)

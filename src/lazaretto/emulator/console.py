@@ -14,7 +14,7 @@ from lazaretto.servicebus.http import CONSOLE
 from lazaretto.serving.http import Application
 from lazaretto.web import Access, Grant, Identity, Role
 from lazaretto.web.app import web_app
-from lazaretto.web.redirects import RelativeRedirects
+from lazaretto.web.origin import RelativeRedirects
 
 
 class ConsoleDesk:

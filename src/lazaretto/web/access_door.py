@@ -31,10 +31,10 @@ from lazaretto.model.actors import NameKind
 from lazaretto.model.grants import join_grants
 from lazaretto.serving.http import seat_of
 from lazaretto.web.access import Access, Identity
+from lazaretto.web.answers import tag_of
 from lazaretto.web.console.render import base_of
 from lazaretto.web.origin import SAFE, check_host, check_origin
 from lazaretto.web.refusals import NotAuthenticated, StaleForm
-from lazaretto.web.unchanged import tag_of
 
 if TYPE_CHECKING:
     from lazaretto.web.oidc import Provider

@@ -20,7 +20,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.limits import ServerLimits
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.serving.budget import Share
-from lazaretto.web.json import json_of
+from lazaretto.web.answers import json_of
 from lazaretto.web.readings import WebReadings
 from lazaretto.web.refusals import NotAuthenticated, NotPermitted
 from lazaretto.web.viewed import readings_of

@@ -1,14 +1,43 @@
-"""Ends of work: of all that waits when the server ends, and of a single task."""
+"""Work that has begun, and how it ends: by itself, with the server, or cancelled."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Generator
+from typing import Any, Generic, TypeVar
 
 from lazaretto.web.refusals import HttpError
 
 T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """Something awaitable that has begun. `over`: it has ended, with `answer`; else await it, once.
+
+    What it raises at once is raised here.
+    """
+
+    answer: T
+
+    def __init__(self, work: Awaitable[T]) -> None:
+        self._steps: Generator[Any, Any, T] = work.__await__()
+        self.over = False
+        try:
+            #: What the event loop must wait for, before it goes on.
+            self._waits = next(self._steps)
+        except StopIteration as ended:
+            self.over, self.answer = True, ended.value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if not self.over:
+            try:
+                yield self._waits
+            except BaseException:
+                self._steps.close()
+                raise
+            self.answer = yield from self._steps
+            self.over = True
+        return self.answer
 
 
 class Ending:

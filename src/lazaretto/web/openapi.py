@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import functools
 import re
+import types
 import typing
-from typing import Any
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
 
+from lazaretto.model.messages import PeekedMessage, ReceivedMessage
+from lazaretto.model.records.plain import MESSAGE_FIELDS
 from lazaretto.web.routes import ROUTES, Route
-from lazaretto.web.schemas import Schema, Schemas
 
 _IN_PATH = re.compile(r"\{(\w+)(?::path)?\}")
 
@@ -28,6 +35,25 @@ _PROBLEM: Schema = {
     },
     "required": ["type", "title", "status", "detail", "code", "retriable"],
 }
+
+Schema = dict[str, Any]
+
+_PLAIN: Final[Mapping[Any, Schema]] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    type(None): {"type": "null"},
+    datetime: {"type": "string", "format": "date-time"},
+    timedelta: {"type": "number", "description": "Seconds."},
+    bytes: {
+        "type": "object", "properties": {"base64": {"type": "string"}}, "required": ["base64"],
+    },
+    uuid.UUID: {"type": "string", "format": "uuid"},
+    msgspec.Raw: {"description": "Any JSON."},
+    Any: {},
+}  # fmt: skip
+_TEXTS = ("message_id", "enqueued_time")
 
 
 @functools.cache
@@ -102,3 +128,103 @@ def _answer(route: Route, schemas: Schemas) -> dict[str, Any]:
         return {"description": "A stream.", "content": {name: {} for name in route.media_types}}
     content = {name: {"schema": schemas.of(kind)} for name in route.media_types}
     return {"description": "The answer.", "content": content}
+
+
+class Schemas:
+    """Makes the schemas of types, and keeps those that have a name as `components`."""
+
+    def __init__(self) -> None:
+        self.components: dict[str, Schema] = {}
+
+    def of(self, kind: Any) -> Schema:
+        """Return the schema of a type."""
+        schema = _PLAIN.get(kind) if isinstance(kind, typing.Hashable) else None
+        if schema is not None:
+            return schema
+        if kind in (PeekedMessage, ReceivedMessage):
+            return self._named(kind.__name__, self._of_message)
+        origin, inner = typing.get_origin(kind), typing.get_args(kind)
+        if origin is typing.Annotated:
+            return self._constrained(inner)
+        if origin is typing.Literal:
+            return {"enum": list(inner)}
+        if origin in (typing.Union, types.UnionType):
+            return self._of_union(inner)
+        if origin in (list, tuple, set, frozenset, Sequence) or kind in (list, tuple):
+            return {"type": "array", "items": self.of(inner[0])} if inner else {"type": "array"}
+        if origin in (dict, Mapping) or kind is dict:
+            return {"type": "object"}
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return {"enum": [member.value for member in kind]}
+        if isinstance(kind, type) and hasattr(kind, "_fields"):
+            return self._named(kind.__name__, lambda: self._of_fields(kind))
+        if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)):
+            return self._named(kind.__name__, lambda: self._of_fields(kind))
+        raise TypeError(f"no schema for {kind!r}")
+
+    def _named(self, name: str, make: Any) -> Schema:
+        if name not in self.components:
+            self.components[name] = {}
+            self.components[name] = make()
+        return {"$ref": f"#/components/schemas/{name}"}
+
+    def _of_union(self, inner: tuple[Any, ...]) -> Schema:
+        schemas: list[Schema] = []
+        for one in inner:
+            if one is msgspec.UnsetType:
+                # What may be left out is no value.
+                continue
+            schema = self.of(one)
+            if schema not in schemas:
+                schemas.append(schema)
+        return schemas[0] if len(schemas) == 1 else {"anyOf": schemas}
+
+    def _constrained(self, inner: tuple[Any, ...]) -> Schema:
+        schema = dict(self.of(inner[0]))
+        names = {"ge": "minimum", "le": "maximum", "min_length": "minItems", "max_length": "maxItems"}
+        for extra in inner[1:]:
+            for name, said in names.items():
+                value = getattr(extra, name, None)
+                if value is not None:
+                    schema[said] = value
+        return schema
+
+    def _of_fields(self, kind: Any) -> Schema:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        text = (kind.__doc__ or "").strip().partition("\n")[0]
+        struct = issubclass(kind, msgspec.Struct)
+        if struct:
+            names = kind.__struct_fields__
+        else:
+            names = getattr(kind, "_fields", None) or [field.name for field in dataclasses.fields(kind)]
+        schema: Schema = {
+            "type": "object",
+            "properties": {name: self.of(hints[name]) for name in names if not name.startswith("_")},
+        }
+        if text and not text.startswith(kind.__name__):
+            schema["description"] = text
+        if struct:
+            needed = [f.name for f in msgspec.structs.fields(kind) if f.required]
+            if needed:
+                schema["required"] = needed
+        return schema
+
+    def _of_message(self) -> Schema:
+        text_or_null = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+        properties: Schema = dict.fromkeys(MESSAGE_FIELDS, text_or_null)
+        for name in ("sequence_number", "attempt", "delivery_count", "cycle", "generation"):
+            properties[name] = {"type": "integer"}
+        properties["enqueued_sequence_number"] = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
+        properties["time_to_live"] = {"anyOf": [{"type": "number"}, {"type": "null"}]}
+        properties["negative_acknowledgement"] = {}
+        properties["properties"] = {"type": "object"}
+        properties["amqp"] = {"anyOf": [_PLAIN[bytes], {"type": "null"}]}
+        properties |= {
+            "body": {"type": "string", "description": "The body, if it is UTF-8."},
+            "body_base64": {"type": "string", "description": "The body, if it is not."},
+            "lock_token": {"type": "string", "format": "uuid"},
+            "locked_until": text_or_null,
+            "state": {"type": "string"},
+            "error": text_or_null,
+        }
+        return {"type": "object", "properties": properties, "required": ["sequence_number", *_TEXTS]}

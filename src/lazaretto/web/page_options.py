@@ -1,13 +1,14 @@
-"""Extras on a server's pages besides the store: what tells them from another's, and where traces are."""
+"""Extras on a server's pages besides the store: its own name and links, and handlers to try letters on."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown, suggestion
+from lazaretto.model.edits.edit import Edit
 from lazaretto.observe.traces.context import context_of
 
 #: Each has its own class in the style sheet, with a contrast for light and dark.
@@ -21,6 +22,37 @@ class StoreLink(NamedTuple):
 
     name: str
     base: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TriedLetter:
+    """The outcome of a letter if it were sent back now.
+
+    `error_type`, `error_message`: of the failure; None: it would succeed. `refused`: why it would not be
+    sent. `sends`: messages that the handler would send, by queue. `statements`: SQL statements that it would
+    execute.
+    """
+
+    error_type: str | None = None
+    error_message: str | None = None
+    refused: str | None = None
+    sends: dict[str, int] = dataclasses.field(default_factory=dict)
+    statements: int = 0
+
+
+class TriedHandlers(Protocol):
+    """Tries letters of one store on handlers, in a sandbox; nothing is settled or sent."""
+
+    def names(self, queue: str) -> Sequence[str]:
+        """Return the names of handlers for the letters of a queue."""
+        ...
+
+    async def try_letter(self, queue: str, number: int, name: str, edit: Edit | None) -> TriedLetter:
+        """Try a dead letter on a handler, as an edit would leave it.
+
+        Raises InvalidOption for another handler, MessageNotFound, HandlerError, SandboxSetupError.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from lazaretto.errors import (
     SessionHeld,
 )
 from lazaretto.model.records.plain import plain
-from lazaretto.web.json import json_of
+from lazaretto.web.answers import json_of
 from lazaretto.web.refusals import told_code
 
 MEDIA_TYPE: Final = "application/problem+json"

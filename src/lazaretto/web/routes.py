@@ -33,9 +33,8 @@ from lazaretto.serving.budget import Share
 from lazaretto.serving.http import seat_of, share_of, until_gone
 from lazaretto.web.access import Identity
 from lazaretto.web.allowed import require_for
-from lazaretto.web.begun import Begun
 from lazaretto.web.bounded import COST, hold_messages
-from lazaretto.web.ending import Ending, end
+from lazaretto.web.ending import Begun, Ending, end
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted
 from lazaretto.web.request_times import RequestTimes

@@ -22,9 +22,8 @@ from lazaretto.serving.http import HttpServer
 from lazaretto.serving.listener import Listener
 from lazaretto.web.access import Access
 from lazaretto.web.app import web_app
-from lazaretto.web.page_options import PageOptions, StoreLink
-from lazaretto.web.redirects import RelativeRedirects
-from lazaretto.web.tries import TriedHandlers
+from lazaretto.web.origin import RelativeRedirects
+from lazaretto.web.page_options import PageOptions, StoreLink, TriedHandlers
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,29}")
 #: Seconds that clients have to take their answers when the server ends.

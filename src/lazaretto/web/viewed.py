@@ -35,7 +35,7 @@ from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.permissions import Permission
 from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.access import Identity
-from lazaretto.web.readings import ViewedReadings, WebReadings, WitnessedReadings
+from lazaretto.web.readings import ViewedReadings, ViewRules, WebReadings, WitnessedReadings
 from lazaretto.web.redacted import (
     shown,
     shown_detail,
@@ -52,7 +52,6 @@ from lazaretto.web.searched import (
     seen_causes,
     without_search,
 )
-from lazaretto.web.view_rules import ViewRules
 
 #: What tells nothing of what messages hold, or hands them to programs that receive.
 PLAIN: Final = frozenset({

@@ -1,4 +1,4 @@
-"""Dead letters: pages, one with its history, and all of them as a stream of lines."""
+"""Dead letters: pages, one with its history, all as a stream of lines, their causes, and repairs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 from starlette.responses import Response
 
+from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption, MessageNotFound
@@ -19,12 +20,18 @@ from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.permissions import Permission
 from lazaretto.model.records.letters import LETTER_COLUMNS, letter_cells
+from lazaretto.model.repairs import RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.web.answers import json_of
 from lazaretto.web.bounded import LastingResponse, lettered
-from lazaretto.web.json import json_of
-from lazaretto.web.routes import Call, OfQueue, route
+from lazaretto.web.routes import Call, OfQueue, Query, route
 from lazaretto.web.viewed import check_filter, readings_of
 
 Letters = Sequence[DeadLetter]
+
+#: The longest time to look for what the messages of causes share, in seconds.
+_LONGEST = 10.0
+
+Limit = Annotated[int, Meta(ge=1, le=1000)]
 
 
 class FilterQuery(OfQueue, kw_only=True, frozen=True):
@@ -52,6 +59,37 @@ class PageQuery(FilterQuery, kw_only=True, frozen=True):
 class ExportQuery(FilterQuery, kw_only=True, frozen=True):
     format: Literal["jsonl", "csv"] = "jsonl"
     messages: bool = True
+
+
+class CausesQuery(OfQueue, kw_only=True, frozen=True):
+    """`over`: also causes without pending letters. `explain`: seconds to look for what messages share."""
+
+    since: datetime | None = None
+    over: bool = False
+    explain: float = 0.0
+
+
+class CauseQuery(OfQueue, kw_only=True, frozen=True):
+    since: datetime | None = None
+
+
+class RepairsQuery(Query, frozen=True):
+    queue: str | None = None
+    limit: Limit = 100
+
+
+class LettersQuery(Query, frozen=True):
+    """`skipped`: only those that were not sent back. `failed`: only those that failed again."""
+
+    skipped: bool = False
+    failed: bool = False
+    limit: Limit = 100
+
+
+class PreviewQuery(Query, frozen=True):
+    """`limit`: how many letters are looked at, spread over the set."""
+
+    limit: Limit = 1000
 
 
 def filter_of(query: FilterQuery) -> DeadLetterFilter:
@@ -154,3 +192,47 @@ async def show_dead_letter(call: Call, number: int, query: OfQueue) -> DeadLette
     """Show one dead letter with its whole history, even after its resolution."""
     await call.hold_messages(query.queue, [number])
     return await call.broker.dead_letter(query.queue, number)
+
+
+@route("GET", "/causes", Permission.SEE, searches=True)
+async def list_causes(call: Call, query: CausesQuery) -> Triage:
+    """List the causes of a queue's dead letters, the largest first."""
+    return await call.broker.triage(
+        query.queue, since=query.since, over=query.over, explain_for=min(query.explain, _LONGEST)
+    )
+
+
+@route("GET", "/causes/{number}", Permission.READ_BODIES, searches=True)
+async def show_cause(call: Call, number: int, query: CauseQuery) -> Cause:
+    """Show one cause, with what its messages share that good ones lack."""
+    return await call.broker.cause(query.queue, number, since=query.since)
+
+
+@route("GET", "/repairs", Permission.SEE)
+async def list_repairs(call: Call, query: RepairsQuery) -> list[RepairStatus]:
+    """List repairs, the newest first."""
+    return await call.broker.repairs(query.queue, limit=query.limit)
+
+
+@route("GET", "/repairs/{name}", Permission.SEE)
+async def show_repair(call: Call, name: str) -> RepairStatus:
+    """Show how a repair stands."""
+    return await (await call.broker.repair(name)).status()
+
+
+@route("GET", "/repairs/{name}/preview", Permission.READ_BODIES, searches=True)
+async def preview_repair(call: Call, name: str, query: PreviewQuery) -> RepairPreview:
+    """Tell what would become of a repair's letters if they were sent now, with the first differences."""
+    return await (await call.broker.repair(name)).preview(letters=query.limit)
+
+
+@route("GET", "/repairs/{name}/letters", Permission.SEE)
+async def list_repaired(call: Call, name: str, query: LettersQuery) -> list[RepairedLetter]:
+    """List what became of a repair's letters."""
+    letters: list[RepairedLetter] = []
+    repair = await call.broker.repair(name)
+    async for letter in repair.letters(skipped=query.skipped, failed=query.failed):
+        letters.append(letter)
+        if len(letters) == query.limit:
+            break
+    return letters

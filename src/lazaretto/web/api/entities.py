@@ -21,7 +21,7 @@ from lazaretto.model.filters.rules import Rule, SqlFilter
 from lazaretto.model.messages import Message
 from lazaretto.model.permissions import Permission
 from lazaretto.model.records.messages import message_of
-from lazaretto.web.json import json_of
+from lazaretto.web.answers import json_of
 from lazaretto.web.routes import Call, Query, route
 
 T = TypeVar("T")

@@ -8,11 +8,13 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import msgspec
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from lazaretto.aio.posting import introduce
 from lazaretto.broker.receiver import Mode
+from lazaretto.dialogs.declaration import as_declaration
+from lazaretto.dialogs.description import ConversationDescription, TimelineEntry
 from lazaretto.engine.messages.parts import ROOM
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.model.clock import iso
@@ -26,7 +28,7 @@ from lazaretto.model.records.messages import message_of, refuse_many, usual_mess
 from lazaretto.observe.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.bounded import COST, LastingResponse, array_of, peeked
 from lazaretto.web.refusals import HttpError
-from lazaretto.web.routes import Call, OfQueue, route
+from lazaretto.web.routes import Call, OfQueue, Query, route
 from lazaretto.web.viewed import readings_of
 
 #: Messages of one request.
@@ -39,6 +41,8 @@ _SMALL = 65_536
 _LONGEST_WAIT = 60.0
 
 Count = Annotated[int, Meta(ge=1, le=1000)]
+
+_LIKE = Message(b"")
 
 
 class PeekQuery(OfQueue, kw_only=True, frozen=True):
@@ -110,6 +114,30 @@ class Numbers(msgspec.Struct, forbid_unknown_fields=True):
     sequence_numbers: Annotated[list[int], Meta(min_length=1, max_length=1000)]
 
 
+class ConversationsQuery(Query, frozen=True):
+    """`held`: only conversations that a poison message holds. `after`: `next` of the page before."""
+
+    queue: str | None = None
+    state: str | None = None
+    group: str | None = None
+    held: bool = False
+    after: str = ""
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
+
+
+class ConversationPage(Struct):
+    """Conversations in the order of their handles. `next`: what `after` is on the next page, or null."""
+
+    items: list[ConversationDescription]
+    next: str | None
+
+
+class Definitions(Struct):
+    """Message types, contracts, services and priorities, as a file of definitions has them."""
+
+    definitions: dict[str, Any]
+
+
 @route("POST", "/messages", Permission.SEND, success=201, most=None)
 async def send(call: Call, query: OfQueue, body: msgspec.Raw) -> Sent:
     """Send a message, or an array of messages in one commit, to a queue or a topic.
@@ -149,9 +177,6 @@ def _messages_of(content: bytes) -> list[Message]:
         except ValueError as error:
             raise InvalidMessage(f"message {place}: {error}") from None
     return messages
-
-
-_LIKE = Message(b"")
 
 
 def _traced(messages: list[Message], headers: Mapping[str, str]) -> list[Message]:
@@ -278,3 +303,32 @@ async def renew(call: Call, query: SettleQuery, body: Renewal) -> Renewed:
     receiver = call.broker.receiver(query.queue, subqueue=query.subqueue)
     until = await receiver.renew_lock(await receiver.messages_held(body.lock_tokens))
     return Renewed(iso(until))
+
+
+@route("GET", "/conversations", Permission.SEE)
+async def list_conversations(call: Call, query: ConversationsQuery) -> ConversationPage:
+    """List conversations, and why they wait."""
+    every = call.broker.dialogs.conversations(
+        queue=query.queue, state=query.state, group=query.group, held=query.held, after=query.after,
+        limit=query.limit,
+    )  # fmt: skip
+    page = [one async for one in every]
+    return ConversationPage(page, page[-1].conversation if len(page) == query.limit else None)
+
+
+@route("GET", "/dialogs/{dialog}", Permission.SEE)
+async def show_dialog(call: Call, dialog: str) -> list[ConversationDescription]:
+    """Show the ends of a dialog, by its id, its beginning, or a handle."""
+    return await call.broker.dialogs.dialog(dialog)
+
+
+@route("GET", "/dialogs/{dialog}/timeline", Permission.SEE)
+async def show_timeline(call: Call, dialog: str) -> list[TimelineEntry]:
+    """Show what happened in a dialog, in order, then what waits in it."""
+    return await call.broker.dialogs.timeline(dialog)
+
+
+@route("GET", "/definitions", Permission.SEE)
+async def show_definitions(call: Call) -> Definitions:
+    """Show all definitions of dialogs."""
+    return Definitions(as_declaration(await call.broker.dialogs.definitions()))

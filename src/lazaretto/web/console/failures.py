@@ -1,17 +1,22 @@
-"""Failures by cause: the causes of a queue, and one of them."""
+"""Failures by cause, the repairs that send their letters back, and letters that were set aside."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from lazaretto.aio import AsyncRepair
 from lazaretto.engine.marks import MOST_MARKS, marks_of
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
-from lazaretto.errors import LazarettoError
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.model.marks import MARK, TimeMark, mark_before
-from lazaretto.model.messages import Attempt
+from lazaretto.model.messages import Attempt, DeadLetter
 from lazaretto.model.permissions import Permission
+from lazaretto.model.repair_phases import Phase
+from lazaretto.model.repairs import RepairedLetter, RepairStatus
 from lazaretto.web.console.render import address, shown_text
 from lazaretto.web.console.visit import Page, Visit, moved_to
 
@@ -20,7 +25,30 @@ _EXPLAINING = 5.0
 #: Queues whose causes are told together, and how many places in the code are told.
 _QUEUES, _PLACES = 20, 50
 #: Messages on the page of a cause.
-_LETTERS = 20
+_LETTERS_OF_CAUSE = 20
+
+#: Letters whose fate is looked at before a repair begins, and of which a page tells.
+_LOOKED_AT, _LETTERS_OF_REPAIR = 200, 20
+
+_LETTERS_SET_ASIDE = 25
+
+
+class FailingPlace(NamedTuple):
+    """A place in the code, or a text of errors, with the causes of queues that fail there."""
+
+    name: str
+    text: str
+    site: str | None
+    letters: int
+    causes: tuple[tuple[str, Cause], ...]
+
+
+class FailedAgain(NamedTuple):
+    """A letter that failed again: with the error that it had, and as the letter that it is now."""
+
+    before: DeadLetter
+    after: DeadLetter | None
+    queue: str
 
 
 async def list_causes(visit: Visit) -> Page:
@@ -54,16 +82,6 @@ async def list_causes(visit: Visit) -> Page:
     return Page("failures.html", "failures", f"Failures of {queue}", values)
 
 
-class FailingPlace(NamedTuple):
-    """A place in the code, or a text of errors, with the causes of queues that fail there."""
-
-    name: str
-    text: str
-    site: str | None
-    letters: int
-    causes: tuple[tuple[str, Cause], ...]
-
-
 def _places_of(causes: Sequence[tuple[str, Cause]]) -> list[FailingPlace]:
     """Return the causes of several queues by the place in the code, the one with most letters first."""
     places: dict[tuple[str | None, ...], list[tuple[str, Cause]]] = {}
@@ -95,7 +113,7 @@ async def show_cause(visit: Visit) -> Page:
         await broker.explain(queue, DeadLetterFilter(cause=number))
         cause = await broker.cause(queue, number)
     letters = await broker.dead_letter_page(
-        queue, DeadLetterFilter(cause=number), limit=_LETTERS, cursor=visit.text("cursor")
+        queue, DeadLetterFilter(cause=number), limit=_LETTERS_OF_CAUSE, cursor=visit.text("cursor")
     )
     triage, marks = await broker.triage(queue), await _marks(visit)
     values = {
@@ -119,3 +137,79 @@ async def _example(visit: Visit, queue: str, number: int | None) -> Attempt | No
         # It was resolved a moment ago.
         return None
     return next((one for one in reversed(letter.attempts) if one.error_type), None)
+
+
+async def list_repairs(visit: Visit) -> Page:
+    """Show repairs, the newest first."""
+    queue = visit.text("queue")
+    visit.require(Permission.SEE, queue)
+    repairs = await visit.broker.repairs(queue, limit=100)
+    return Page("repairs.html", "repairs", "Repairs", {"repairs": repairs, "queue": queue})
+
+
+async def _failed_again(visit: Visit, repair: AsyncRepair, status: RepairStatus) -> list[FailedAgain]:
+    """Return the first letters that failed again, of those that whoever asks may see."""
+    letters: list[FailedAgain] = []
+    if not status.counts.failed or not visit.may(Permission.READ_BODIES, status.queue):
+        return letters
+    async for one in repair.letters(failed=True):
+        before = await _without_message(visit, status.queue, one.sequence_number)
+        after, queue = None, one.queue or status.queue
+        if one.sent_as is not None and visit.may(Permission.READ_BODIES, queue):
+            with contextlib.suppress(MessageNotFound):
+                after = await _without_message(visit, queue, one.sent_as)
+        letters.append(FailedAgain(before, after, queue))
+        if len(letters) == _LETTERS_OF_REPAIR:
+            break
+    return letters
+
+
+async def _without_message(visit: Visit, queue: str, number: int) -> DeadLetter:
+    """Return a dead letter without its message, which can be large."""
+    await visit.hold(queue, number)
+    return dataclasses.replace(await visit.broker.dead_letter(queue, number), message=None)
+
+
+async def show_repair(visit: Visit) -> Page:
+    """Show how a repair stands, and what can be done with it now."""
+    repair = await visit.broker.repair(visit.request.path_params["name"])
+    status = await repair.status()
+    visit.require(Permission.SEE, status.queue)
+    preview = None
+    if status.phase is Phase.PLANNED and visit.may(Permission.READ_BODIES, status.queue):
+        preview = await repair.preview(letters=_LOOKED_AT)
+    skipped: list[RepairedLetter] = []
+    if status.counts.skipped:
+        async for letter in repair.letters(skipped=True):
+            skipped.append(letter)
+            if len(skipped) == _LETTERS_OF_REPAIR:
+                break
+    values = {
+        "repair": status, "preview": preview, "skipped": skipped,
+        "failed": await _failed_again(visit, repair, status),
+    }  # fmt: skip
+    return Page("repair.html", "repairs", f"Repair {status.name}", values)
+
+
+async def show_set_aside(visit: Visit) -> Page:
+    """Show what was set aside of a queue, the lowest number first."""
+    queue, after = visit.queue(), visit.text("after") or "0"
+    visit.require(Permission.READ_BODIES, queue)
+    if not (after.isascii() and after.isdigit() and len(after) < 14):
+        raise InvalidOption("expected after to be a sequence number")
+    numbers = await visit.broker.purged(queue)
+    coming = [number for number in numbers if number > int(after)]
+    letters: list[DeadLetter] = []
+    for number in coming[:_LETTERS_SET_ASIDE]:
+        await visit.hold(queue, number)
+        try:
+            letter = await visit.broker.dead_letter(queue, number)
+        except MessageNotFound:
+            # Its week was over a moment ago.
+            continue
+        letters.append(dataclasses.replace(letter, message=None))
+    values = {
+        "queue": queue, "letters": letters, "count": len(numbers),
+        "following": coming[_LETTERS_SET_ASIDE - 1] if len(coming) > _LETTERS_SET_ASIDE else None,
+    }  # fmt: skip
+    return Page("set_aside.html", "failures", f"Set aside of {queue}", values)

@@ -20,7 +20,7 @@ from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import WAYS, body_of, editable, json_fault, show_body
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
-from lazaretto.web.tries import TriedHandlers, TriedLetter
+from lazaretto.web.page_options import TriedHandlers, TriedLetter
 from lazaretto.web.viewed import check_edit, hides
 
 #: Moments of a message's life that a page shows, the last ones.

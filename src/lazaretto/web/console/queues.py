@@ -1,16 +1,16 @@
-"""Queues: all with their counts, one with what stands still, and its settings."""
+"""Queues: all with their counts, one with what stands still and its settings, its sessions, and dialogs."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.model.descriptions import QueueDescription
+from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.model.descriptions import QueueDescription, SessionDescription
 from lazaretto.model.entities import (
     SYSTEM_DEAD_LETTER_QUEUE,
     EntityPath,
@@ -22,11 +22,11 @@ from lazaretto.model.permissions import Permission
 from lazaretto.model.policy import UNLIMITED, Backoff, PoisonPolicy
 from lazaretto.serving.budget import Share
 from lazaretto.web.bounded import peeked
-from lazaretto.web.console.bodies import show_body
+from lazaretto.web.console.bodies import ShownBody, show_body
 from lazaretto.web.console.render import shown_span
 from lazaretto.web.console.settings import options_shown
 from lazaretto.web.console.visit import Page, Visit
-from lazaretto.web.viewed import readings_of
+from lazaretto.web.viewed import hides, readings_of
 
 #: Messages of a page.
 MESSAGES: Final = 10
@@ -36,6 +36,16 @@ _CHUNK: Final = 100
 _LONGEST: Final = 1 << 20
 #: Seconds after which a page tells what it has found.
 _BUDGET: Final = 0.25
+
+_QUEUES = 50
+#: Queues of a chain of forwarding that a page tells.
+_CHAIN = 5
+#: Cycles whose delays are summed one by one.
+_SUMMED = 10_000
+
+_SESSIONS = 50
+
+_CONVERSATIONS, _ENTRIES = 50, 200
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +58,13 @@ class Peeked:
     messages: list[PeekedMessage]
     looked_at: int
     following: int | None
+
+
+class ListedSession(NamedTuple):
+    """A session with its state, if whoever asks may read it."""
+
+    session: SessionDescription
+    state: ShownBody | None
 
 
 def state_of(given: str | None) -> MessageState | None:
@@ -85,13 +102,6 @@ async def peek(
             return Peeked(rows, looked_at, start)
 
 
-_QUEUES = 50
-#: Queues of a chain of forwarding that a page tells.
-_CHAIN = 5
-#: Cycles whose delays are summed one by one.
-_SUMMED = 10_000
-
-
 async def list_queues(visit: Visit) -> Page:
     """Show queues in the order of their paths."""
     visit.require(Permission.SEE, None)
@@ -101,7 +111,7 @@ async def list_queues(visit: Visit) -> Page:
     return Page("queues.html", "queues", "Queues", {"queues": page, "text": part, "following": following})
 
 
-async def show(visit: Visit) -> Page:
+async def show_queue(visit: Visit) -> Page:
     """Show a queue: what stands still, counts, settings, its next messages."""
     path = visit.queue()
     visit.require(Permission.SEE, path)
@@ -160,3 +170,56 @@ def attempts_of(policy: PoisonPolicy) -> str:
     else:
         waits = cycles * delay
     return f"{total:,} times: {each:,} in each of {cycles + 1:,} cycles, over {shown_span(waits)}"
+
+
+async def show_sessions(visit: Visit) -> Page:
+    """Show the sessions of a queue by name."""
+    queue, after = visit.queue(), visit.text("after")
+    visit.require(Permission.SEE, queue)
+    names = await visit.broker.sessions(queue, limit=_SESSIONS, after=after)
+    reads = visit.may(Permission.READ_BODIES, queue) and not await hides(visit.broker, queue)
+    listed: list[ListedSession] = []
+    for name in names:
+        try:
+            session = await visit.broker.session(queue, name)
+        except MessageNotFound:
+            # Its last message was completed a moment ago.
+            continue
+        state = await visit.visits.session_state(queue, name) if reads and session.has_state else None
+        listed.append(ListedSession(session, None if state is None else show_body(state)))
+    values = {
+        "queue": queue, "sessions": listed, "reads": reads,
+        "following": names[-1] if len(names) == _SESSIONS else None,
+    }  # fmt: skip
+    return Page("sessions.html", "queues", f"Sessions of {queue}", values)
+
+
+async def list_conversations(visit: Visit) -> Page:
+    """Show conversations: those that a poison message holds first."""
+    visit.require(Permission.SEE, None)
+    dialogs, queue, after = visit.broker.dialogs, visit.text("queue"), visit.text("after") or ""
+    state = visit.text("state")
+    every = dialogs.conversations(queue=queue, state=state, after=after, limit=_CONVERSATIONS)
+    page = [one async for one in every]
+    waiting = []
+    if not after:
+        stopped = dialogs.conversations(queue=queue, state=state, held=True, limit=_CONVERSATIONS)
+        waiting = [one async for one in stopped]
+    values = {
+        "conversations": page, "held": waiting, "queue": queue, "state": state,
+        "following": page[-1].conversation if len(page) == _CONVERSATIONS else None,
+    }  # fmt: skip
+    return Page("dialogs.html", "queues", "Dialogs", values)
+
+
+async def show_dialog(visit: Visit) -> Page:
+    """Show a dialog: its ends beside each other, what happened in it, and what can be done."""
+    visit.require(Permission.SEE, None)
+    dialog = visit.request.path_params["dialog"]
+    ends = await visit.broker.dialogs.dialog(dialog)
+    entries = await visit.broker.dialogs.timeline(dialog)
+    values = {
+        "dialog": ends[0].dialog, "ends": ends, "entries": entries[-_ENTRIES:],
+        "hidden": max(0, len(entries) - _ENTRIES),
+    }  # fmt: skip
+    return Page("dialog.html", "queues", f"Dialog {ends[0].dialog[:8]}", values)

@@ -19,24 +19,8 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import without_unseen
 from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.console import (
-    access,
-    activity,
-    dialogs,
-    failures,
-    forms,
-    letters,
-    overview,
-    pipelines,
-    queues,
-    reference,
-    repairs,
-    rules,
-    search,
-    sessions,
-    set_aside,
-    standing,
-)
+from lazaretto.web.answers import not_modified
+from lazaretto.web.console import failures, forms, letters, overview, queues, rules, search
 from lazaretto.web.console.actions import act
 from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
@@ -44,7 +28,6 @@ from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
 from lazaretto.web.routes import Call, bounded, content_of, deadline_of
-from lazaretto.web.unchanged import not_modified
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")
@@ -56,37 +39,37 @@ _MOST: Final = 512 * 1024
 _FOREVER: Final = "public, max-age=31536000, immutable"
 #: Every page by its path.
 SCREENS: Final[dict[str, Screen]] = {
-    "/": overview.show,
+    "/": overview.show_overview,
     "/failures": failures.list_causes,
     "/failures/{number:int}": failures.show_cause,
     "/dead-letters/{number:int}": letters.show,
     "/dead-letters/{number:int}/edit": letters.edit,
-    "/repairs": repairs.list_repairs,
-    "/repairs/{name}": repairs.show,
+    "/repairs": failures.list_repairs,
+    "/repairs/{name}": failures.show_repair,
     "/queues": queues.list_queues,
-    "/queue": queues.show,
+    "/queue": queues.show_queue,
     "/do/{command}": forms.show,
     "/messages/{number:int}": letters.show_message,
     "/rules": rules.show,
-    "/sessions": sessions.show,
-    "/set-aside": set_aside.show,
-    "/pipeline": pipelines.show,
-    "/claims": standing.claims,
-    "/dialogs": dialogs.list_conversations,
-    "/dialogs/{dialog}": dialogs.show,
-    "/access": access.show,
-    "/activity": activity.show,
-    "/topics": standing.topics,
-    "/workers": standing.workers,
-    "/search": search.show,
-    "/keys": standing.keys,
-    "/docs": reference.routes,
-    "/problems/{code}": reference.problem,
+    "/sessions": queues.show_sessions,
+    "/set-aside": failures.show_set_aside,
+    "/pipeline": overview.show_pipeline,
+    "/claims": overview.list_claims,
+    "/dialogs": queues.list_conversations,
+    "/dialogs/{dialog}": queues.show_dialog,
+    "/access": overview.show_access,
+    "/activity": overview.show_activity,
+    "/topics": overview.list_topics,
+    "/workers": overview.list_workers,
+    "/search": search.show_search,
+    "/keys": overview.list_keys,
+    "/docs": overview.show_routes,
+    "/problems/{code}": overview.show_problem,
 }
 
 #: Those that may look through much: then few are shown at the same time.
 _SEARCHING: Final = frozenset({
-    failures.list_causes, failures.show_cause, letters.show, repairs.show, search.show,
+    failures.list_causes, failures.show_cause, letters.show, failures.show_repair, search.show_search,
 })  # fmt: skip
 
 

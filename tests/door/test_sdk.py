@@ -43,7 +43,7 @@ from door.served import Served
 from door.wire import some
 from lazaretto import NEXT_SESSION, Broker, Message, PoisonPolicy, QueueOptions, Rule, SqlFilter
 from lazaretto.cli.amqp_door import AmqpDoor
-from lazaretto.cli.localhost import local_certificate
+from lazaretto.cli.secret_files import local_certificate
 
 WAIT = 120
 

@@ -17,8 +17,7 @@ import pytest
 from patience import wait_until
 
 from lazaretto import ClaimFenced
-from lazaretto.cli.spark_commands import in_a_sentence, sentence_of
-from lazaretto.cli.spark_queries import MessageCount, queries_of, wait_for
+from lazaretto.cli.spark_commands import MessageCount, in_a_sentence, queries_of, sentence_of, wait_for
 
 from .cluster import ended, submitting
 

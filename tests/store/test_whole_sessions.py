@@ -26,7 +26,7 @@ from lazaretto import (
 )
 from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
-from lazaretto.cli import json_lines
+from lazaretto.cli import send_command
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.units import goes_to_units
 from lazaretto.model.entities import EntityPath
@@ -461,7 +461,7 @@ class TestSentBack:
     def test_lines_of_json(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         make(broker)
         broker.create_queue("plain")
-        monkeypatch.setattr(json_lines, "BATCH", 10)
+        monkeypatch.setattr(send_command, "BATCH", 10)
         lines = [
             b'{"body": %d, "session_id": "%s"}\n' % (n, name)
             for name in (b"a", b"b", b"c")
@@ -470,7 +470,7 @@ class TestSentBack:
         for path, sizes in ((QUEUE, [25, 50, 75]), ("plain", [10, 20, 30, 40, 50, 60, 70, 75])):
             commits = self._commits(broker, path)
             units = look(store_of(broker), partial(goes_to_units, path=EntityPath.parse(path)))
-            json_lines.LineSender(broker.sender(path), Message(b""), units=units).run(lines, lambda: None)
+            send_command.LineSender(broker.sender(path), Message(b""), units=units).run(lines, lambda: None)
             assert [sum(counts.values()) for counts in commits] == sizes
 
     def test_a_repair_by_number_is_refused(self, broker: Broker) -> None:

@@ -17,7 +17,7 @@ import pytest
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, SandboxSetupError, StoreError
 from lazaretto.cli.exits import CommandError
-from lazaretto.cli.localhost import state_folder
+from lazaretto.cli.secret_files import state_folder
 from lazaretto.engine.log import actor_name, user_name
 from lazaretto.host import Handler, ServiceHost
 from lazaretto.testing import drain

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lazaretto import Backoff, PoisonPolicy, QueueOptions, TopicOptions
-from lazaretto.cli.option_facts import option_facts, option_sections
+from lazaretto.cli.queue_options import option_facts, option_sections
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.options import Kind, options_of
 

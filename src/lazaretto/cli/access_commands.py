@@ -1,4 +1,4 @@
-"""`lazaretto access`: who may do what over HTTP and in the console, and the tokens that stand for them."""
+"""`lazaretto access` and `redaction`: who may do what, and which fields of messages people may not read."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from lazaretto.commands import (
     EndSessions,
     GrantRole,
     RemovePerson,
+    RemoveRedaction,
     RevokeToken,
     SetFourEyes,
+    SetRedaction,
     WithdrawRole,
 )
 from lazaretto.engine.access import Person, Token
 from lazaretto.model.grants import Role
+from lazaretto.model.redaction import Form, RedactionRule
 
 commands = Group()
 access = commands.group("access")
@@ -43,6 +46,19 @@ OfPersonOption = Annotated[
 ]
 _COLUMNS = ("id", "person", "for", "created", "expires", "last used")
 
+_ROLE = {"person": (PersonArgument, ...), "role": (RoleArgument, ...), "queue": (PatternOption, "*")}
+
+redaction = commands.group("redaction")
+
+FieldArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="FIELD",
+        help="Field: body.card.number, body..password, user.name, error, body.",
+        show_default=False,
+    ),
+]
+
 
 def _granted(person: Any) -> str:
     return ", ".join(
@@ -56,7 +72,6 @@ def _token_row(token: Token) -> tuple[object, ...]:
     return (token.id, token.person, token.label, *map(output.shown_time, times))
 
 
-_ROLE = {"person": (PersonArgument, ...), "role": (RoleArgument, ...), "queue": (PatternOption, "*")}
 add_change(
     access,
     "grant",
@@ -68,6 +83,8 @@ add_change(
     "everything.",
     parameters=_ROLE,
 )
+
+
 add_change(
     access,
     "withdraw",
@@ -228,4 +245,47 @@ add_change(
     lambda fields, ended: f"ended {output.plural(ended['sessions'], 'session')} of {fields['person']}",
     parameters={"person": (PersonArgument, ...)},
     result=lambda broker, fields, answer: {"person": fields["person"], "sessions": answer},
+)
+
+
+@redaction.command("list")
+def list_rules(call: ListingOptions) -> None:
+    """List the fields that are redacted."""
+
+    def row(rule: RedactionRule) -> tuple[object, ...]:
+        return rule.queue, rule.field, rule.form.value
+
+    with call.broker() as broker:
+        call.print_all(broker.redaction(), ("queue", "field", "form"), row, "nothing is redacted")
+
+
+add_change(
+    redaction,
+    "set",
+    SetRedaction,
+    "{field} is redacted on {queue}: {form}",
+    text="Redact a field for who may not read secrets.\n\n"
+    "It holds over HTTP, in the console, and for what a queue keeps of completed messages. Receivers and "
+    "handlers get messages as they were sent; the command line shows them so, too.",
+    parameters={
+        "field": (FieldArgument, ...),
+        "queue": (PatternOption, "*"),
+        "form": (
+            Annotated[
+                Form, typer.Option("--form", help="What is shown: nothing, a mark, or a hash of the value.")
+            ],
+            Form.MASK,
+        ),
+    },
+)
+
+
+add_change(
+    redaction,
+    "remove",
+    RemoveRedaction,
+    "{field} is not redacted on {queue} any more",
+    text="Redact a field no longer.",
+    asks="Redact {field} no longer?",
+    parameters={"field": (FieldArgument, ...), "queue": (PatternOption, "*")},
 )

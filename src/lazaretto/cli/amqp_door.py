@@ -13,9 +13,8 @@ import typer
 from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.http_door import EVERY_ADDRESS, in_url
-from lazaretto.cli.localhost import local_certificate
 from lazaretto.cli.parse import number
-from lazaretto.cli.secret_files import secret_of
+from lazaretto.cli.secret_files import local_certificate, secret_of
 
 if TYPE_CHECKING:
     from lazaretto.servicebus import AccessPolicy

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from importlib import resources
+from typing import Annotated, Any
+
+import typer
+
+from lazaretto.cli.command import Group
 
 #: A shell's script sets it to the shell's name, and gives as arguments what was typed.
 VARIABLE = "_LAZARETTO_COMPLETE"
+
+commands = Group()
+
+
+class Shell(enum.Enum):
+    """A shell that completes commands."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
 
 
 def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
@@ -91,3 +107,17 @@ def _paths(ctx: Any, *kinds: str) -> list[str]:
     except Exception:
         # Whoever is typing a command wants to go on typing.
         return []
+
+
+@commands.command("completion")
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="Your shell.", show_default=False)],
+) -> None:
+    """Print a script that completes commands in a shell.
+
+    \b
+    bash: add eval "$(lazaretto completion bash)" to ~/.bashrc.
+    zsh: add eval "$(lazaretto completion zsh)" to ~/.zshrc, below compinit.
+    fish: add lazaretto completion fish | source to ~/.config/fish/config.fish.
+    """
+    print(resources.files("lazaretto.cli").joinpath(f"completion.{shell.value}").read_text("utf-8"), end="")

@@ -13,7 +13,6 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument, YesOption, ask_count, confirm
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations, names_of_topics
-from lazaretto.cli.dead_letter_export import Format, export_letters
 from lazaretto.cli.dead_letter_selection import (
     DryRunOption,
     FilterOptions,
@@ -27,21 +26,25 @@ from lazaretto.cli.dead_letter_selection import (
     run_in_parts,
     run_letters,
 )
-from lazaretto.cli.dead_letter_text import facts_of, print_attempt, print_block
+from lazaretto.cli.dead_letter_text import Format, export_letters, facts_of, print_attempt, print_block
 from lazaretto.cli.edit_option import (
     EDITOR,
     EditOption,
+    HandlerOption,
+    SampleOption,
     edit_in_editor,
     preview,
     read_body,
     read_edit,
+    read_handler,
+    read_sample,
+    say_tried,
     with_body,
 )
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.cli.repair_commands import RateOption, repair_at_once
-from lazaretto.cli.tried import HandlerOption, SampleOption, read_handler, read_sample, say_tried
 from lazaretto.commands import DeletePurged, MoveDeadLetters, Purge, Republish, Restore, Resubmit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport

@@ -17,9 +17,14 @@ from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.entity_commands import Entity, Texts, add_entity, key_of, messages_of
 from lazaretto.cli.listings import ListingOptions
-from lazaretto.cli.option_facts import option_facts, option_sections
 from lazaretto.cli.output import Facts
-from lazaretto.cli.queue_options import given_options, queue_changes, queue_settings
+from lazaretto.cli.queue_options import (
+    given_options,
+    option_facts,
+    option_sections,
+    queue_changes,
+    queue_settings,
+)
 from lazaretto.commands import CreateQueue, DeleteMessages, DeleteQueue, ResumeQueue, SetStatus, UpdateQueue
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.descriptions import Culprit, QueueDescription

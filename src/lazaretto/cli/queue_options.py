@@ -1,39 +1,30 @@
-"""The options of a queue and its poison policy as the command line has them: one table for all commands."""
+"""The options of a queue and its poison policy: one table for all commands, and how options are printed."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
+from lazaretto.cli import output
 from lazaretto.cli.command import Options
 from lazaretto.cli.exits import usage
+from lazaretto.cli.output import Facts
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, QueueOptions
 from lazaretto.model.entity_changes import merged, parts_of
-from lazaretto.model.options import Kind, Option, abbreviate_duration, options_of
-from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, PoisonPolicy
+from lazaretto.model.options import Check, Kind, Option, abbreviate_duration, options_of
+from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, PoisonPolicy
 from lazaretto.model.records.options import changes_from
 from lazaretto.model.records.plain import plain
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading dead letters"
 _BREAKER = "Breaker"
 _REFUSED_BY_MSMQ3 = (Disposition.MOVE, Disposition.REJECT)
-
-
-class Preset(enum.Enum):
-    """The poison policies that have a name."""
-
-    SERVICE_BUS = "service_bus"
-    WCF = "wcf"
-    WCF_MSMQ3 = "wcf_msmq3"
-    SERVICE_BROKER = "service_broker"
-    NSERVICEBUS = "nservicebus"
-
 
 #: What a value is called in `--help`.
 _METAVARS = {
@@ -57,6 +48,31 @@ _OF_SERVICES = ("dialogs", "retention")
 _OF_TOOLS = ("annotations",)
 _PLAIN = [name for name in options_of(QueueOptions) if name not in (*_GROUPED, *_OF_SERVICES, *_OF_TOOLS)]
 _POLICY = [name for name in options_of(PoisonPolicy) if name != "retry_cycle_delay"]
+_DEAD_PREFIX = "dead_letter_policy_"
+
+#: What is called otherwise than its option.
+_LABELS: Final[Mapping[str, str]] = {
+    "dead_letter_on_expiration": "dead-letter on expiration",
+    "dead_letter_on_filter_errors": "dead-letter on filter errors",
+    "forward_dead_lettered_messages_to": "forward dead letters to",
+    "auto_delete_on_idle": "auto-delete on idle",
+}
+#: The titles of options that are objects of options.
+_TITLES: Final[Mapping[str, str]] = {
+    "breaker": "breaker",
+    "policy": "poison policy",
+    "dead_letter_policy": "policy for reading dead letters",
+}
+
+
+class Preset(enum.Enum):
+    """The poison policies that have a name."""
+
+    SERVICE_BUS = "service_bus"
+    WCF = "wcf"
+    WCF_MSMQ3 = "wcf_msmq3"
+    SERVICE_BROKER = "service_broker"
+    NSERVICEBUS = "nservicebus"
 
 
 def _option(kind: Any, help_: str, panel: str, *names: str, metavar: str = "", parser: Any = None) -> Any:
@@ -161,7 +177,6 @@ def _table(*, defaults: bool) -> dict[str, Any]:
 
 _CREATE = _table(defaults=True)
 _UPDATE = _table(defaults=False)
-_DEAD_PREFIX = "dead_letter_policy_"
 
 
 def _given(table: Mapping[str, Any]) -> Options:
@@ -245,3 +260,59 @@ def _policy(values: Mapping[str, Any]) -> dict[str, Any]:
     parts = parts_of(PoisonPolicy, {"retry_cycle_delay": delay} if delay else {})
     whole: dict[str, Any] = plain(dataclasses.replace(policy, **merged(parts, policy), **changes))
     return whole
+
+
+def label_of(name: str) -> str:
+    """Return what an option is called where it is printed."""
+    return _LABELS.get(name, name.replace("_", " "))
+
+
+def option_facts(options: Any) -> Facts:
+    """Return the names and values of options, without those that are objects of options themselves."""
+    facts: Facts = []
+    for name, option in options_of(type(options)).items():
+        value = getattr(options, name)
+        if not isinstance(value, PoisonPolicy | BreakerPolicy):
+            facts.append((label_of(name), _shown(value, option.check)))
+    return facts
+
+
+def option_sections(options: Any) -> list[tuple[str, Facts]]:
+    """Return the titles of options that are objects of options, with what is in them."""
+    sections = []
+    for name, title in _TITLES.items():
+        value = getattr(options, name)
+        if value is not None:
+            sections.append((title, option_facts(value)))
+            if isinstance(value, PoisonPolicy):
+                sections[-1][1].append(("attempts in all", _count(value.total_attempts)))
+    return sections
+
+
+def _shown(value: Any, check: Check) -> object:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}={text}" for name, text in value.items()) or "none"
+    if isinstance(value, Backoff):
+        return _backoff(value)
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, enum.Enum):
+        return value.value
+    if check.kind is Kind.SHARE:
+        return f"{value:g}"
+    if check.kind is Kind.DURATION or isinstance(value, float):
+        return output.shown_duration(value)
+    return _count(value) if isinstance(value, int) else value
+
+
+def _count(number: int) -> object:
+    return "unlimited" if number >= UNLIMITED else number
+
+
+def _backoff(delay: Backoff) -> str:
+    shown = f"{output.shown_duration(delay.initial)}, {delay.growth.value}"
+    if delay.growth is not Growth.CONSTANT:
+        shown += f", at most {output.shown_duration(delay.maximum)}"
+    return shown + (f", {delay.jitter:.0%} of it at random" if delay.jitter else "")

@@ -21,13 +21,19 @@ from lazaretto.cli.call import (
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations
 from lazaretto.cli.dead_letter_selection import MostOption, Selection, SelectionOptions, filter_record
+from lazaretto.cli.dead_letter_text import causes_of, print_preview, print_repair
 from lazaretto.cli.derived import Fields, add_change
-from lazaretto.cli.edit_option import read_edit
+from lazaretto.cli.edit_option import (
+    HandlerOption,
+    SampleOption,
+    read_edit,
+    read_handler,
+    read_sample,
+    say_tried,
+)
 from lazaretto.cli.exits import CommandError
 from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
-from lazaretto.cli.repair_text import causes_of, print_preview, print_repair
-from lazaretto.cli.tried import HandlerOption, SampleOption, read_handler, read_sample, say_tried
 from lazaretto.commands import (
     ApplyRepair,
     CanaryRepair,

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lazaretto.cli.localhost import state_folder
-from lazaretto.cli.secret_files import SHORT_KEY, exposure
+from lazaretto.cli.secret_files import SHORT_KEY, exposure, state_folder
 from lazaretto.model.loopback import is_loopback
 
 

@@ -1,7 +1,9 @@
-"""`lazaretto status`: what is wrong with which queue, since when, and what to type next."""
+"""`lazaretto status` and `metrics`: how a store stands, for people and for programs."""
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 import time
 from datetime import datetime
 from typing import Annotated
@@ -9,11 +11,12 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import NamedQueuesOption, limit_option
+from lazaretto.cli.call import CallOptions, NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import Listing, ListingOptions
-from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
+from lazaretto.engine.entities.overview import MOST_NAMED, NAMED, QueueGlance, RecentRates, Status
+from lazaretto.model.installing import install
 
 commands = Group()
 
@@ -96,3 +99,33 @@ def _shown_rates(rates: RecentRates) -> str:
 
 def _age(since: datetime | None, now: datetime) -> str:
     return "" if since is None else output.shown_duration(max(0, round((now - since).total_seconds())))
+
+
+@commands.command("metrics")
+def metrics(
+    call: CallOptions,
+    queue: NamedQueuesOption = None,
+    limit: Annotated[int, limit_option("Maximum number of queues to name.", MOST_NAMED)] = NAMED,
+) -> None:
+    """Print metrics in Prometheus's format.
+
+    They are those of `GET /metrics` of `lazaretto serve`, without the durations of requests: how many queues
+    are in trouble, and messages, ages, rates and troubles of those in most trouble, by name.
+    """
+    if importlib.util.find_spec("prometheus_client") is None:
+        raise usage(f"metrics need more packages: {install('serve')}")
+    from lazaretto.observe.metrics import MOST_REPAIRS, Look, exposition, samples
+
+    with call.broker() as broker:
+        began = time.perf_counter()
+        look = Look(
+            broker.status(limit=limit, name_contains=queue),
+            broker.workers(),
+            broker.repairs(limit=MOST_REPAIRS),
+            broker.facts(),
+            time.perf_counter() - began,
+        )
+    if call.json:
+        output.json_array(samples(look))
+    else:
+        sys.stdout.write(exposition(look).decode())

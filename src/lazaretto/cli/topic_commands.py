@@ -21,10 +21,10 @@ from lazaretto.cli.entity_commands import (
     key_of,
     messages_of,
 )
-from lazaretto.cli.option_facts import option_facts
 from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import (
     given_options,
+    option_facts,
     queue_changes,
     queue_settings,
     topic_changes,

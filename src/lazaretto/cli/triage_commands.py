@@ -16,8 +16,8 @@ from lazaretto.cli.commands import CommandGroup
 from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.exits import usage
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.output import shorten
 from lazaretto.cli.parse import future, past
-from lazaretto.cli.tables import shorten
 from lazaretto.commands import (
     AcknowledgeCause,
     MergeCauses,

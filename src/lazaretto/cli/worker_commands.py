@@ -1,22 +1,62 @@
-"""`lazaretto worker`: lists the processes that take messages, with what they hold."""
+"""`lazaretto worker`, `claim`, `session` and `breaker`: who takes messages, and what holds them back."""
 
 from __future__ import annotations
 
+import enum
 from typing import Annotated
 
 import typer
 
+from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
+from lazaretto.cli.call import Call, CallOptions, Change, ChangeOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
+from lazaretto.cli.derived import add_change
 from lazaretto.cli.listings import ListingOptions
+from lazaretto.cli.parse import number
+from lazaretto.commands import FreeSession, ResumeSession, RevokeClaim, SetBreaker
 from lazaretto.engine.workers.list_workers import HeldMessages, Worker
+from lazaretto.model.descriptions import BreakerDescription, SessionDescription
 
 commands = Group()
 workers = commands.group("worker")
 
-_COLUMNS = ("process", "machine", "state", "takes", "messages", "holds", "seen", "worker")
+_WORKER_COLUMNS = ("process", "machine", "state", "takes", "messages", "holds", "seen", "worker")
 #: Sequence numbers that are shown of a batch.
 _SHOWN = 5
+
+claims = commands.group("claim")
+
+_CLAIM_COLUMNS = (
+    "consumer",
+    "claim",
+    "state",
+    "messages",
+    "shards",
+    "reads",
+    "created",
+    "lease until",
+    "outcomes",
+)
+
+sessions = commands.group("session")
+
+SessionArgument = Annotated[
+    str, typer.Argument(metavar="SESSION", help="ID of the session.", show_default=False)
+]
+_SESSION_COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason", "error")
+
+breakers = commands.group("breaker")
+
+
+class SessionVerdict(enum.Enum):
+    """What may be decided on the message that holds its session back."""
+
+    RETRY = "retry"
+    MOVE = "move"
+    DROP = "drop"
+    REJECT = "reject"
+    SKIP = "skip"
 
 
 def _held(messages: HeldMessages) -> str:
@@ -45,7 +85,7 @@ def _takes(worker: Worker) -> str:
     return "; ".join(f"{', '.join(queues)} ({who})" for who, queues in by_queue.items())
 
 
-def _row(worker: Worker) -> tuple[object, ...]:
+def _worker_row(worker: Worker) -> tuple[object, ...]:
     return (
         worker.pid,
         worker.host_name,
@@ -59,7 +99,7 @@ def _row(worker: Worker) -> tuple[object, ...]:
 
 
 @workers.command("list")
-def list_(
+def list_workers(
     call: ListingOptions,
     queue: Annotated[
         str | None,
@@ -75,4 +115,205 @@ def list_(
         found = broker.workers()
     if queue is not None:
         found = [one for one in found if queue in _queues(one)]
-    call.print_all(found, _COLUMNS, _row, "no workers", spare=("worker", "seen", "machine"))
+    call.print_all(found, _WORKER_COLUMNS, _worker_row, "no workers", spare=("worker", "seen", "machine"))
+
+
+def _claim_row(claim: Claim) -> tuple[object, ...]:
+    return (
+        claim.consumer,
+        claim.number,
+        claim.state,
+        claim.rows,
+        claim.shards or None,
+        claim.reads or None,
+        output.shown_time(claim.created),
+        output.shown_time(claim.lease_until),
+        ", ".join(f"{name} {count}" for name, count in claim.outcomes.items()),
+    )
+
+
+@claims.command("list")
+def list_claims(
+    call: ListingOptions,
+    queue: QueueArgument,
+    limit: Annotated[
+        int,
+        limit_option("Maximum number of rows.", 10_000),
+    ] = 100,
+) -> None:
+    """List the claims of a queue, newest first."""
+    with call.broker() as broker:
+        page = broker.claims(queue, limit=limit)
+    call.print_all(page, _CLAIM_COLUMNS, _claim_row, "no claims", spare=("reads", "shards", "created"))
+
+
+add_change(
+    claims,
+    "revoke",
+    RevokeClaim,
+    "revoked claim {number} of {consumer}",
+    parameters={
+        "consumer": (
+            Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds the claim.")],
+            ...,
+        ),
+        "number": (
+            Annotated[int, typer.Argument(metavar="CLAIM", parser=number(1), help="Number of the claim.")],
+            ...,
+        ),
+    },
+    result=lambda broker, fields, answer: {
+        "queue": fields["path"], "consumer": fields["consumer"], "number": fields["number"],
+        "state": "revoked",
+    },
+)  # fmt: skip
+
+
+def _session_row(session: SessionDescription) -> tuple[object, ...]:
+    hold = session.held
+    return (
+        session.session_id,
+        sum(session.messages.values()),
+        output.shown_time(session.locked_until),
+        hold.sequence_number if hold else None,
+        hold.mode.value if hold else "",
+        hold.reason if hold else "",
+        hold.error if hold else "",
+    )
+
+
+@sessions.command("list")
+def list_sessions(
+    call: ListingOptions,
+    queue: QueueArgument,
+    held: Annotated[bool, typer.Option("--held", help="Only sessions held by a poison message.")] = False,
+) -> None:
+    """List the sessions of a queue.
+
+    It lists sessions that have messages, a lock or a state, or are held back.
+    """
+    with call.broker() as broker:
+        names = [h.session_id for h in broker.held_sessions(queue)] if held else broker.sessions(queue)
+        found = (broker.session(queue, name) for name in names)
+        empty = "no held sessions" if held else "no sessions"
+        call.print_all(found, _SESSION_COLUMNS, _session_row, empty, spare=("mode",))
+
+
+@sessions.command("show")
+def show_session(call: CallOptions, queue: QueueArgument, session: SessionArgument) -> None:
+    """Show a session: messages, lock, and what holds it back."""
+    with call.broker() as broker:
+        description = broker.session(queue, session)
+
+    def print_facts() -> None:
+        output.line(f"session {description.session_id} of {description.queue}")
+        output.fields(_facts(description), "  ")
+
+    call.print(description, print_facts)
+
+
+def _facts(description: SessionDescription) -> list[tuple[str, object]]:
+    facts: list[tuple[str, object]] = [*sorted(description.messages.items())]
+    facts += [
+        ("locked until", output.shown_time(description.locked_until)),
+        ("locked by", description.locked_by),
+        ("has state", "yes" if description.has_state else "no"),
+    ]
+    if description.held is not None:
+        hold = description.held
+        error_text = f": {hold.error}" if hold.error else ""
+        why = f"message {hold.sequence_number} since {output.shown_time(hold.time)}: {hold.reason}"
+        facts.append(("held back by", f"{why} ({hold.mode.value}){error_text}"))
+    return facts
+
+
+add_change(
+    sessions,
+    "free",
+    FreeSession,
+    "freed session {session_id} of {path}",
+    parameters={"session_id": (SessionArgument, ...)},
+)
+
+
+add_change(
+    sessions,
+    "resume",
+    ResumeSession,
+    "resumed session {session_id} of {path}: {verdict}",
+    parameters={
+        "session_id": (SessionArgument, ...),
+        "verdict": (
+            Annotated[
+                SessionVerdict,
+                typer.Option(
+                    help="What happens to the poison message. A blocked session takes retry, move, drop or "
+                    "reject; a parked one takes retry or skip.",
+                    show_default=False,
+                ),
+            ],
+            ...,
+        ),
+    },
+    result=lambda broker, fields, answer: broker.session(fields["path"], fields["session_id"]),
+)
+
+
+def _print_breaker(call: Call, queue: str, description: BreakerDescription) -> None:
+    def facts() -> None:
+        output.line(f"breaker of {queue}")
+        output.fields(
+            [
+                ("status", description.status.value),
+                ("since", output.shown_time(description.since)),
+                ("error", description.error),
+                ("fingerprint", description.fingerprint),
+                ("next probe", output.shown_time(description.probe_at)),
+            ],
+            "  ",
+        )
+
+    call.print(description, facts)
+
+
+def _set_breaker(call: Change, queue: str, verb: str) -> None:
+    with call.broker() as broker:
+        call.run(broker, SetBreaker(path=queue, verb=verb))
+        description = broker.breaker(queue)
+    _print_breaker(call, queue, description)
+
+
+@breakers.command("show")
+def show_breaker(call: CallOptions, queue: QueueArgument) -> None:
+    """Show a queue's breaker and the failure that opened it."""
+    with call.broker() as broker:
+        description = broker.breaker(queue)
+    _print_breaker(call, queue, description)
+
+
+@breakers.command("pause", also="open")
+def pause_breaker(call: ChangeOptions, queue: QueueArgument) -> None:
+    """Pause deliveries to service hosts.
+
+    `lazaretto breaker resume` resumes them.
+    """
+    _set_breaker(call, queue, "open")
+
+
+@breakers.command("resume", also="auto")
+def resume_breaker(
+    call: ChangeOptions,
+    queue: QueueArgument,
+    always: Annotated[bool, typer.Option("--always", help="Never open the breaker, whatever fails.")] = False,
+) -> None:
+    """Resume deliveries; the breaker decides by itself again."""
+    _set_breaker(call, queue, "close" if always else "auto")
+
+
+@breakers.command("close", hidden=True)
+def close_breaker(call: ChangeOptions, queue: QueueArgument) -> None:
+    """Resume deliveries and never open the breaker.
+
+    It is the same as `lazaretto breaker resume --always`.
+    """
+    _set_breaker(call, queue, "close")

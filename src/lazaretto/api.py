@@ -17,7 +17,7 @@ from lazaretto.engine.outcome.causes import Alike, Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, DeadLetterGroup
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
-from lazaretto.engine.outcome.resubmit import ResubmitReport
+from lazaretto.engine.outcome.send_back import ResubmitReport
 from lazaretto.engine.outcome.set_aside import PartReport, RestoreReport
 from lazaretto.engine.workers.list_workers import HeldMessages, MessageTaker, Worker
 from lazaretto.errors import (
@@ -122,8 +122,8 @@ from lazaretto.model.policy import Backoff, Counters, Disposition, Growth, Outco
 from lazaretto.model.rates import Rate, Totals
 from lazaretto.model.redaction import Form as RedactionForm
 from lazaretto.model.redaction import RedactionRule
-from lazaretto.model.repair_phases import Phase as RepairPhase
 from lazaretto.model.repairs import EditedLetter, RepairCounts, RepairedLetter, RepairPreview, RepairStatus
+from lazaretto.model.repairs import Phase as RepairPhase
 from lazaretto.model.triage.answers import ComparedWith, Difference, Explanation
 from lazaretto.model.trouble import Trouble
 

@@ -12,9 +12,9 @@ import pytest
 import lazaretto
 from lazaretto import Message, QueueOptions
 from lazaretto.cli import main
-from lazaretto.store.sqlite import write_ahead_log as log
+from lazaretto.store.sqlite import connection as log
+from lazaretto.store.sqlite.connection import has_reset_bug
 from lazaretto.store.sqlite.store import SqliteStore
-from lazaretto.store.sqlite.write_ahead_log import has_reset_bug
 
 #: A thousand pages, and what two stores may add between two looks of each, in bytes.
 _SHORT = 4 * 1024 * 1024 + 2 * log._LOOK_EVERY * 600_000

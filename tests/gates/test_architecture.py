@@ -54,8 +54,7 @@ PURE = {
 }
 IMPURE_BY_NATURE = {
     "lazaretto": {"importlib", "sys", "warnings"},  # loads a public name when it is asked for
-    "lazaretto.model.clock": {"threading", "time"},  # where time comes from
-    "lazaretto.model.deadline": {"contextlib", "contextvars", "time"},  # when time is over
+    "lazaretto.model.clock": {"contextlib", "contextvars", "threading", "time"},  # where time comes from
     "lazaretto.model.failure": {"pathlib"},  # names of source files, none of which it opens
     "lazaretto.model.site": {"pathlib", "sysconfig"},  # which files are no application's
     "lazaretto.model.filters.rules": {"importlib"},  # loads the grammar when a filter needs it

@@ -175,7 +175,7 @@ def _method(kind: type[Command], written: _Types) -> str:
     multiline = "\n" in doc
     former = ""
     if kind.former:
-        written.imports.add("from lazaretto.engine.former_names import formerly")
+        written.imports.add("from lazaretto.engine.command import formerly")
         former = f"    @formerly({', '.join(f'{old}={new!r}' for old, new in kind.former.items())})\n"
     answer = written.answer(kind)
     call = f"self._make({kind.__name__}({', '.join(made)}), actor)"

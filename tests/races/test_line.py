@@ -16,13 +16,13 @@ import pytest
 import lazaretto
 from lazaretto import Message, StoreBusy, StoreError
 from lazaretto.broker.broker import store_of
-from lazaretto.store.sqlite import futex
+from lazaretto.store.sqlite import wake_file
 from lazaretto.store.sqlite.store import SqliteStore
 from lazaretto.store.sqlite.wake_file import READERS, WRITERS, WakeFile, wake_file_of
 
 from .line_child import POINTS, QUEUE
 
-pytestmark = pytest.mark.skipif(not futex.is_there(), reason="naps and polls are tested everywhere")
+pytestmark = pytest.mark.skipif(not wake_file.is_there(), reason="naps and polls are tested everywhere")
 
 CHILD = Path(__file__).with_name("line_child.py")
 Start = Callable[..., "subprocess.Popen[str]"]

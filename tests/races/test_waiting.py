@@ -11,7 +11,7 @@ import lazaretto
 from lazaretto import Message
 from lazaretto.broker.broker import store_of
 from lazaretto.store.sql.store import Store
-from lazaretto.store.sqlite import futex
+from lazaretto.store.sqlite import wake_file
 
 
 def test_each_message_is_taken_though_not_all_are_woken(place: str) -> None:
@@ -48,7 +48,7 @@ def test_each_message_is_taken_though_not_all_are_woken(place: str) -> None:
     assert sorted(filter(None, taken), key=int) == [b"%d" % each for each in range(messages)]
 
 
-@pytest.mark.skipif(not futex.is_there(), reason="without futexes a file is polled")
+@pytest.mark.skipif(not wake_file.is_there(), reason="without futexes a file is polled")
 def test_another_brokers_messages_are_heard_of_without_a_poll(place: str) -> None:
     with lazaretto.connect(place) as broker, lazaretto.connect(place) as other:
         broker.create_queue("q")

@@ -13,10 +13,9 @@ import pytest
 from web.conftest import Served
 
 from lazaretto import DeadLetterFilter, Message, ServerOverloaded, connect
-from lazaretto.engine.messages.parts import TooLittleRoom, fitting, in_parts
-from lazaretto.engine.messages.peek import peek_part
+from lazaretto.engine.messages.peek import TooLittleRoom, fitting, in_parts, peek_part
 from lazaretto.engine.repairs import ahead, preview
-from lazaretto.engine.repairs.editing import edit_letters, letters_at
+from lazaretto.engine.repairs.preview import edit_letters, letters_at
 from lazaretto.model.entities import EntityPath, QueueOptions
 from lazaretto.serving.budget import Budget, Share
 from lazaretto.store.sql.transaction import Transaction

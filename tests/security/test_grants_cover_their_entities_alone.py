@@ -12,9 +12,7 @@ from web.conftest import serving
 from lazaretto import Broker, aio
 from lazaretto.aio.signing import SigningRules
 from lazaretto.errors import InvalidPath
-from lazaretto.model.containment import Reach, grant_covers
-from lazaretto.model.grants import Grant, Role, may
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Grant, Permission, Reach, Role, grant_covers, may
 from lazaretto.model.redaction import checked_rule, rules_for
 from lazaretto.model.signing import SigningRule
 from lazaretto.servicebus import AccessPolicy, Door, DoorLimits

@@ -13,7 +13,7 @@ from web.conftest import Served
 from lazaretto import Broker
 from lazaretto import commands as c
 from lazaretto.errors import InvalidPath
-from lazaretto.model.records.letters import csv_cell
+from lazaretto.model.records.messages import csv_cell
 from lazaretto.servicebus import AccessPolicy, DoorLimits
 from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.servicebus.foreign import check_page

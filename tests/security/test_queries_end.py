@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from lazaretto import Message, QueryTooLong, TooManyRequests, aio, connect
-from lazaretto.model.deadline import Deadline, current, within
+from lazaretto.model.clock import Deadline, current, within
 from lazaretto.model.filters import values
 from lazaretto.model.limits import ServerLimits
 from lazaretto.serving.budget import Budget, Share

@@ -10,7 +10,7 @@ import pytest
 from lazaretto import Broker, ManualClock, MessageState, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.broker.broker import store_of
 from lazaretto.engine.messages.receive import Receive
-from lazaretto.engine.workers.lost_clients import LoseClient
+from lazaretto.engine.workers.workers import LoseClient
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Suspects
 

@@ -12,9 +12,9 @@ import pytest
 from lazaretto import Broker, ManualClock, Message, MessageState
 from lazaretto.broker.broker import store_of
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.message_states import TRANSITIONS, MessageEnd, MessageEvent, diagram
 
 from .actions import Die, create, peek_one, send, take
+from .message_states import TRANSITIONS, MessageEnd, MessageEvent, diagram
 
 DOCS = Path(__file__).parents[2] / "docs" / "messages-and-settling.md"
 S, E = MessageState, MessageEvent

@@ -11,7 +11,7 @@ import pytest
 from lazaretto import Broker, DeadLetterFilter, ManualClock, Message, Repair, RepairError, RepairPhase
 from lazaretto.broker.broker import store_of
 from lazaretto.engine.repairs.advance import LEASE, Advance, TakeRepair
-from lazaretto.model.repair_phases import VERBS, after
+from lazaretto.model.repairs import VERBS, after
 
 from .actions import create
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from lazaretto import FilterError, FilterSyntaxError
 from lazaretto.model.filters.body import LONGEST_BODY
-from lazaretto.model.filters.printing import print_path, print_value
 from lazaretto.model.filters.sql import compile_action, compile_filter
+from lazaretto.model.filters.values import print_path, print_value
 from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
 

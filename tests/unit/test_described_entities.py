@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 from lazaretto.model.entities import QueueOptions, TopicOptions
-from lazaretto.model.filters.stored import decode_rules, encode_rules
+from lazaretto.model.filters.rules import decode_rules, encode_rules
 from lazaretto.model.spans import write_duration
 from lazaretto.servicebus.atom.feeds import INSTANCE
 from lazaretto.servicebus.atom.markup import element, parse

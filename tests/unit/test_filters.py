@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lazaretto import FilterError, FilterSyntaxError, InvalidOption
-from lazaretto.model.filters.judge import judge_of
 from lazaretto.model.filters.rules import (
     CompiledRules,
     CorrelationFilter,
@@ -22,6 +21,7 @@ from lazaretto.model.filters.rules import (
     SqlAction,
     SqlFilter,
     TrueFilter,
+    judge_of,
 )
 from lazaretto.model.filters.sql import LONGEST, compile_action, compile_filter
 from lazaretto.model.filters.view import MessageView

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lazaretto
-from lazaretto.engine.repairs.key_list import KeyList
+from lazaretto.engine.repairs.course import KeyList
 from lazaretto.host import Handler
 from lazaretto.host.handler_calls import Caller
 from lazaretto.model.failure import Failure, failure_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lazaretto.store.sqlite.folder_watch import FolderWatch, watch
+from lazaretto.store.sqlite.store_file import FolderWatch, watch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has inotify")
 

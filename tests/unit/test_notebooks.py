@@ -6,7 +6,7 @@ import re
 
 import lazaretto
 from lazaretto import DeadLetterFilter, Message, PoisonPolicy, QueueOptions, testing
-from lazaretto.model.html_tables import html_table
+from lazaretto.model.shown_text import html_table
 
 HOSTILE = "<script>alert('x')</script>\" onload=\"y & \u202e\x00\ud800"
 

@@ -7,8 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.model.triage.parts import HOUR, Part, merge
-from lazaretto.model.triage.samples import Sample, hashed
+from lazaretto.model.triage.parts import HOUR, Part, Sample, hashed, merge
 from lazaretto.model.triage.verify import Tally
 
 _MOST = 5

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lazaretto import ManualClock
-from lazaretto.model.presence import RECEIVER, Taker
+from lazaretto.model.actors import RECEIVER, Taker
 from lazaretto.store.runtime.presence import Presence
 
 ORDERS = Taker("orders", RECEIVER, "shop")

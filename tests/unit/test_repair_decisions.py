@@ -8,28 +8,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.engine.repairs.key_list import PART, KeyList, members
-from lazaretto.model.repair_pace import (
+from lazaretto.engine.repairs.course import PART, KeyList, members
+from lazaretto.model.repairs import (
     CHUNK_SECONDS,
+    ENDED,
     MOST_CHUNK,
     RECENT,
-    Allowance,
-    Pace,
-    least_share,
-    next_chunk,
-    why_stop,
-    wider,
-)
-from lazaretto.model.repair_phases import (
-    ENDED,
     RUNNING,
     TRANSITIONS,
     VERBS,
+    Allowance,
+    Pace,
     Phase,
     RepairEvent,
     after,
     diagram,
+    least_share,
+    next_chunk,
     next_verbs,
+    why_stop,
+    wider,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "repairs.md"

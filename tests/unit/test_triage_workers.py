@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from lazaretto.model.triage.columns import Group
+from lazaretto.model.triage.differences import find_by_worker
 from lazaretto.model.triage.features import Features
-from lazaretto.model.triage.workers import find_by_worker
 
 from .planted import features, good
 

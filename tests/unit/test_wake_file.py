@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from patience import PATIENCE
 
-from lazaretto.store.sqlite import futex, writers_line
+from lazaretto.store.sqlite import wake_file, writers_line
 from lazaretto.store.sqlite.news import News
 from lazaretto.store.sqlite.wake_file import READER_BELL, READERS, WRITER_BELL, WakeFile
 from lazaretto.store.sqlite.writers_line import WritersLine
 
-pytestmark = pytest.mark.skipif(not futex.is_there(), reason="needs futexes")
+pytestmark = pytest.mark.skipif(not wake_file.is_there(), reason="needs futexes")
 
 PLACE = 7
 

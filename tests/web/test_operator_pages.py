@@ -23,8 +23,8 @@ from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.commands import Mark
 from lazaretto.engine.outcome.causes import cause_days
+from lazaretto.model.causes import TimeMark, mark_before
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.marks import TimeMark, mark_before
 from lazaretto.web.console.render import STEP, bars_chart
 
 from .conftest import Served

@@ -11,7 +11,7 @@ import pytest
 
 from lazaretto import Broker
 from lazaretto.errors import LazarettoError
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Permission
 from lazaretto.web.access import ROLES, Role
 from lazaretto.web.problems import STATUSES
 from lazaretto.web.routes import ROUTES, Route

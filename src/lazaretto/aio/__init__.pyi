@@ -46,8 +46,8 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.engine.outcome.rerouting import MoveReport
 from lazaretto.engine.outcome.rerouting import RepublishReport
-from lazaretto.engine.outcome.resubmit import EditFunction
-from lazaretto.engine.outcome.resubmit import ResubmitReport
+from lazaretto.engine.outcome.send_back import EditFunction
+from lazaretto.engine.outcome.send_back import ResubmitReport
 from lazaretto.engine.outcome.set_aside import PartReport
 from lazaretto.engine.outcome.set_aside import RestoreReport
 from lazaretto.engine.workers.list_workers import Worker

@@ -16,11 +16,11 @@ from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.messages.send import CancelScheduled, NumberedSend, Send
 from lazaretto.engine.messages.sessions import SetSessionState
-from lazaretto.engine.workers.lost_clients import LoseClient
+from lazaretto.engine.workers.workers import LoseClient
 from lazaretto.errors import LazarettoError
+from lazaretto.model.actors import Taker
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message, ReceivedMessage
-from lazaretto.model.presence import Taker
 from lazaretto.store.sql.operation import Operation
 
 

@@ -7,8 +7,13 @@ from typing import Any, TypeVar
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
-from lazaretto.engine.messages.parts import TooLittleRoom, largest_ahead, sizes_of_numbers
-from lazaretto.engine.messages.peek import PeekedPart, peek_part
+from lazaretto.engine.messages.peek import (
+    PeekedPart,
+    TooLittleRoom,
+    largest_ahead,
+    peek_part,
+    sizes_of_numbers,
+)
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice, letters_part
 from lazaretto.model.entities import EntityPath

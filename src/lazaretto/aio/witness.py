@@ -13,7 +13,7 @@ from lazaretto.aio.driver import Driver
 from lazaretto.engine.audited import NoteAct
 from lazaretto.errors import LazarettoError, StoreReadOnly
 from lazaretto.model.actors import Actor, NameKind
-from lazaretto.model.containment import owner_of
+from lazaretto.model.grants import owner_of
 from lazaretto.store.sql.store import Store
 
 _MINUTE = 60.0

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar, Unpack
 
-from lazaretto.engine.command import Act
+from lazaretto.engine.command import Act, formerly
 from lazaretto.engine.entities.queues import (
     create_queues,
     describe,
@@ -30,7 +30,6 @@ from lazaretto.engine.entities.topics import (
     require_topic,
     update_topic,
 )
-from lazaretto.engine.former_names import formerly
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.breakers import describe_breaker

@@ -34,13 +34,13 @@ from lazaretto.engine.claims.settle_claims import (
 )
 from lazaretto.engine.claims.take_claims import TakeClaim
 from lazaretto.errors import EntityError, LazarettoError
+from lazaretto.model.actors import PIPELINE, Taker
 from lazaretto.model.checks import seconds, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lane_of, lower_bound, sequence_of, upper_bound
 from lazaretto.model.policy import Outcome
-from lazaretto.model.presence import PIPELINE, Taker
 from lazaretto.store.records.claims import (
     DEFAULT_LEASE,
     MOST_ROWS,

@@ -55,12 +55,12 @@ from lazaretto.errors import (
     NotAllowed,
     SessionCannotBeLocked,
 )
+from lazaretto.model.actors import RECEIVER, Taker
 from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
 from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage, Suspects
-from lazaretto.model.presence import RECEIVER, Taker
 from lazaretto.observe.traces import active
 from lazaretto.store.runtime.processes import program
 from lazaretto.store.sql.operation import Operation

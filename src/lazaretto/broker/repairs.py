@@ -27,21 +27,21 @@ from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
 )
 from lazaretto.engine.repairs.course import find_repair, plan_of
-from lazaretto.engine.repairs.editing import edit_of, letters_at
 from lazaretto.engine.repairs.operators import (
     MOST_IN_FLIGHT,
     PaceRepair,
     repair_status,
     repaired_letters,
 )
-from lazaretto.engine.repairs.preview import preview
+from lazaretto.engine.repairs.preview import edit_of, letters_at, preview
 from lazaretto.engine.repairs.runner import Runner
 from lazaretto.model.checks import flag, function, seconds, text, whole
 from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter
-from lazaretto.model.repair_phases import RUNNING, Phase
 from lazaretto.model.repairs import (
+    RUNNING,
+    Phase,
     RepairedLetter,
     RepairPreview,
     RepairStatus,

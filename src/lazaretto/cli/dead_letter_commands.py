@@ -48,7 +48,7 @@ from lazaretto.cli.repair_commands import RateOption, repair_at_once
 from lazaretto.commands import DeletePurged, MoveDeadLetters, Purge, Republish, Restore, Resubmit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
-from lazaretto.engine.outcome.resubmit import ResubmitReport
+from lazaretto.engine.outcome.send_back import ResubmitReport
 from lazaretto.engine.outcome.set_aside import RestoreReport
 from lazaretto.model.entities import EntityPath
 

@@ -21,9 +21,8 @@ from lazaretto.engine.log import acting
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import EntityNotFound, StoreReadOnly
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
-from lazaretto.model.records.letters import LETTER_COLUMNS, csv_cell, letter_cells
-from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import RepairPreview, RepairStatus
+from lazaretto.model.records.messages import LETTER_COLUMNS, csv_cell, letter_cells
+from lazaretto.model.repairs import Phase, RepairPreview, RepairStatus
 
 _log = logging.getLogger("lazaretto.audit")
 #: Letters that are written together.

@@ -113,7 +113,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     import csv
     import sys
 
-    from lazaretto.model.records.letters import csv_cell
+    from lazaretto.model.records.messages import csv_cell
 
     safe = output.on_terminal()
     writer = csv.writer(sys.stdout, lineterminator="\n")

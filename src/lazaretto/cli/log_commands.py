@@ -25,7 +25,7 @@ from lazaretto.commands import Mark
 from lazaretto.commands.opposites import LATER, entry_records
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
 from lazaretto.model.messages import MOST_MESSAGES
-from lazaretto.model.records.sentences import told_detail
+from lazaretto.model.records.plain import told_detail
 
 commands = Group()
 

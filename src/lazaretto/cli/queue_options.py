@@ -19,8 +19,7 @@ from lazaretto.model.entities import FIXED_OPTIONS, TOPIC_OPTIONS, QueueOptions
 from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.options import Check, Kind, Option, abbreviate_duration, options_of
 from lazaretto.model.policy import UNLIMITED, Backoff, Disposition, Growth, PoisonPolicy
-from lazaretto.model.records.options import changes_from
-from lazaretto.model.records.plain import plain
+from lazaretto.model.records.plain import changes_from, plain
 
 _QUEUE, _POISON, _DEAD = "Queue", "Poison policy", "Policy for reading dead letters"
 _BREAKER = "Breaker"

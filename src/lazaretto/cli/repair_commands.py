@@ -46,8 +46,7 @@ from lazaretto.commands import (
     UndoRepair,
 )
 from lazaretto.model.records.plain import plain
-from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import ORDERS, RepairedLetter, RepairStatus
+from lazaretto.model.repairs import ORDERS, Phase, RepairedLetter, RepairStatus
 from lazaretto.tools.signals import Ending
 
 commands = Group()

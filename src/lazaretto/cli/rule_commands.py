@@ -20,7 +20,6 @@ from lazaretto.cli.topic_commands import describe_rule
 from lazaretto.commands import AddRule, RemoveRule
 from lazaretto.engine.messages.prepare import view_of
 from lazaretto.errors import InvalidMessage
-from lazaretto.model.filters.judge import judge_of
 from lazaretto.model.filters.records import rule_record
 from lazaretto.model.filters.rules import (
     CorrelationFilter,
@@ -29,6 +28,7 @@ from lazaretto.model.filters.rules import (
     SqlAction,
     SqlFilter,
     TrueFilter,
+    judge_of,
 )
 from lazaretto.model.filters.view import MessageView
 from lazaretto.model.messages import Message

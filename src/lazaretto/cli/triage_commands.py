@@ -31,7 +31,7 @@ from lazaretto.commands import (
 from lazaretto.engine.marks import MOST_MARKS, marks_of
 from lazaretto.engine.outcome.causes import Cause, Triage
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
-from lazaretto.model.marks import MARK, TimeMark, mark_before
+from lazaretto.model.causes import MARK, TimeMark, mark_before
 
 #: What stands for the causes in the bars, the largest first, and for all others.
 MARKS, REST = "█▓▒░#=+", "·"

@@ -49,11 +49,10 @@ from lazaretto.engine.outcome.cause_parts import MergeCauses, SplitCause, Unmerg
 from lazaretto.engine.outcome.causes import AcknowledgeCause, NoteCause, RecountCauses
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.rerouting import MoveDeadLetters, Republish
-from lazaretto.engine.outcome.resubmit import Resubmit
+from lazaretto.engine.outcome.send_back import Resubmit
 from lazaretto.engine.outcome.set_aside import DeletePurged, Purge, PurgeCause, Restore, RestorePurged
 from lazaretto.engine.redaction import RemoveRedaction, SetRedaction
-from lazaretto.engine.repairs.exclude import ExcludeLetters
-from lazaretto.engine.repairs.operators import PaceRepair
+from lazaretto.engine.repairs.operators import ExcludeLetters, PaceRepair
 
 #: All commands by their names, such as "create_queue".
 COMMANDS: Final[dict[str, type[Command]]] = {

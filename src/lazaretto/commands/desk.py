@@ -12,7 +12,7 @@ from lazaretto.engine.command import Command, CommandOf
 from lazaretto.engine.entities.versions import IfVersion
 from lazaretto.engine.log import acting
 from lazaretto.engine.once import Once, first_answer
-from lazaretto.engine.outcome.resubmit import Resubmit
+from lazaretto.engine.outcome.send_back import Resubmit
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.checks import shown, text
 from lazaretto.model.entities import EntityPath

@@ -17,8 +17,8 @@ from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.messages.send import Send
 from lazaretto.errors import InvalidOption
 from lazaretto.model.filters.records import property_value
+from lazaretto.model.grants import Permission
 from lazaretto.model.messages import Message
-from lazaretto.model.permissions import Permission
 from lazaretto.store.sql.transaction import Transaction
 
 #: A text of several lines, where a person types it.

@@ -28,7 +28,7 @@ from lazaretto.engine.access import (
     WithdrawRole,
 )
 from lazaretto.engine.claims.settle_claims import RevokeClaim
-from lazaretto.engine.command import tuple_of, tuples_of
+from lazaretto.engine.command import formerly, tuple_of, tuples_of
 from lazaretto.engine.dialogs.verbs import CleanUpConversation, EndConversation
 from lazaretto.engine.entities.queues import DeleteQueue
 from lazaretto.engine.entities.status import ResumeQueue
@@ -38,7 +38,6 @@ from lazaretto.engine.entities.topics import (
     RemoveRule,
     SubscriptionDescription,
 )
-from lazaretto.engine.former_names import formerly
 from lazaretto.engine.four_eyes import SetFourEyes
 from lazaretto.engine.marks import Mark
 from lazaretto.engine.messages.sessions import FreeSession
@@ -48,7 +47,7 @@ from lazaretto.engine.outcome.causes import AcknowledgeCause, NoteCause, Recount
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.set_aside import DeletePurged, PartReport, PurgeCause, RestorePurged
 from lazaretto.engine.redaction import RemoveRedaction, SetRedaction
-from lazaretto.engine.repairs.exclude import ExcludeLetters
+from lazaretto.engine.repairs.operators import ExcludeLetters
 from lazaretto.model.descriptions import BreakerDescription, QueueDescription
 from lazaretto.model.redaction import RedactionRule
 

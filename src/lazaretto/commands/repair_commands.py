@@ -16,7 +16,6 @@ from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
 from lazaretto.engine.outcome.units import takes_units
 from lazaretto.engine.repairs.course import find_repair, plan_of
-from lazaretto.engine.repairs.editing import edit_of
 from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (
     OfRepair,
@@ -26,15 +25,14 @@ from lazaretto.engine.repairs.operators import (
     direct_repair,
     standing,
 )
+from lazaretto.engine.repairs.preview import edit_of
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import flag, refuse_unknown, seconds, shown, whole
 from lazaretto.model.edits.edit import Edit
 from lazaretto.model.edits.named_fields import may_change_session
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.permissions import Permission
-from lazaretto.model.repair_pace import Pace
-from lazaretto.model.repair_phases import RepairEvent
-from lazaretto.model.repairs import BY_NUMBER, BY_SESSION, ORDERS, Plan
+from lazaretto.model.grants import Permission
+from lazaretto.model.repairs import BY_NUMBER, BY_SESSION, ORDERS, Pace, Plan, RepairEvent
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.store import Store

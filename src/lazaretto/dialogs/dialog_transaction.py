@@ -31,6 +31,7 @@ from lazaretto.engine.dialogs.verbs import (
 from lazaretto.engine.messages.sessions import session_state
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
+from lazaretto.model.actors import RECEIVER, Taker
 from lazaretto.model.checks import seconds, shown, text, whole
 from lazaretto.model.conversations import (
     check_group,
@@ -43,7 +44,6 @@ from lazaretto.model.conversations import (
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import MOST_MESSAGES, Lock
-from lazaretto.model.presence import RECEIVER, Taker
 from lazaretto.observe.traces import active
 from lazaretto.store.runtime.processes import program
 from lazaretto.store.sql.store import Store

@@ -7,19 +7,19 @@ import functools
 import inspect
 import re
 import types
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, NamedTuple, ParamSpec, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
 
-from lazaretto.engine.former_names import with_present_names
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, dead_letter_path, subscription_path
+from lazaretto.model.grants import Permission
 from lazaretto.model.keys import LAST_SEQUENCE
-from lazaretto.model.permissions import Permission
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
@@ -31,10 +31,18 @@ Options = dict[str, Any]
 MOST_LETTERS: Final = 500
 Numbers = Annotated[tuple[int, ...], Meta(min_length=1, max_length=MOST_LETTERS)]
 
-
 Detail = Mapping[str, Any]
 #: Which letters an action was about, as runs of their numbers; none: it may be any.
 Runs = tuple[tuple[int, int], ...]
+
+_HINT: Final = re.compile(r"`(\w+)`: (.*?)(?=\.(?:\s|$)|; null|$)", re.DOTALL)
+
+#: The commands by what the audit log calls them.
+BY_ACTION: Final[dict[str, list[type[Command]]]] = defaultdict(list)
+#: What a session's id was called.
+SESSION: Final = types.MappingProxyType({"session": "session_id"})
+
+P = ParamSpec("P")
 
 
 class Touch(NamedTuple):
@@ -53,9 +61,6 @@ class Touch(NamedTuple):
         return any(a <= d and c <= b for a, b in self.runs for c, d in other.runs)
 
 
-_HINT: Final = re.compile(r"`(\w+)`: (.*?)(?=\.(?:\s|$)|; null|$)", re.DOTALL)
-
-
 @dataclasses.dataclass(slots=True)
 class Act(Operation[T]):
     """An operation that is one function of a transaction."""
@@ -64,10 +69,6 @@ class Act(Operation[T]):
 
     def run(self, tx: Transaction) -> T:
         return self.act(tx)
-
-
-#: The commands by what the audit log calls them.
-BY_ACTION: Final[dict[str, list[type[Command]]]] = defaultdict(list)
 
 
 class _Naming(msgspec.StructMeta):
@@ -163,8 +164,6 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 C = TypeVar("C", bound=Command)
-#: What a session's id was called.
-SESSION: Final = types.MappingProxyType({"session": "session_id"})
 
 
 def read_command(kind: type[C], content: bytes) -> C:
@@ -275,3 +274,36 @@ class OfLetters(OfPath[T], frozen=True, kw_only=True):
                 f"expected 1 to {self.most} sequence numbers, got {len(numbers)}; plan a repair"
             )
         return list(dict.fromkeys(numbers))
+
+
+def with_present_names(
+    owner: str, present: Mapping[str, str], values: Mapping[str, Any], *, depth: int = 2
+) -> dict[str, Any]:
+    """Return values by their present names. Raises InvalidOption for one that has both.
+
+    `present`: the present name by the former one. `depth`: how far up the caller is that is warned.
+    """
+    renamed = dict(values)
+    for former in present.keys() & values.keys():
+        name = present[former]
+        if name in values:
+            raise InvalidOption(f"expected {owner} to be given {name}, got {former} too, its former name")
+        warnings.warn(f"{owner}: {former} is called {name} now", DeprecationWarning, stacklevel=depth + 1)
+        renamed[name] = renamed.pop(former)
+    return renamed
+
+
+def formerly(**present: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Take parameters of a function under former names, too: `former="present"`."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def call(*arguments: P.args, **named: P.kwargs) -> T:
+            if not present.keys().isdisjoint(named):
+                values: Any = with_present_names(function.__name__, present, named, depth=2)
+                named = values
+            return function(*arguments, **named)
+
+        return call
+
+    return decorate

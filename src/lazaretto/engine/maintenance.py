@@ -13,8 +13,8 @@ from lazaretto.engine.timers import CleanUp, Sweep, cleaned_at
 from lazaretto.engine.workers.workers import BuryWorkers, Heartbeat
 from lazaretto.errors import BrokerClosed, LazarettoError, StoreGone, TransactionError
 from lazaretto.model.clock import MICROSECONDS, Clock, MovableClock
-from lazaretto.store.runtime.chance import draw
 from lazaretto.store.runtime.forks import at_rest, at_work
+from lazaretto.store.runtime.processes import draw
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 

@@ -7,9 +7,9 @@ from typing import Final
 
 from lazaretto.engine.command import CommandOf
 from lazaretto.engine.log import AuditEntry, audit
+from lazaretto.model.causes import LONGEST_MARK, MARK, TimeMark
 from lazaretto.model.checks import text
-from lazaretto.model.marks import LONGEST_MARK, MARK, TimeMark
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Permission
 from lazaretto.store.sql.transaction import Transaction
 
 #: The most marks that causes are compared with, the newest.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from lazaretto.engine.dialogs.dialog_admission import DialogAdmission
 from lazaretto.engine.routing.undeliverable import Undeliverable
+from lazaretto.errors import NotAllowed
 from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 
@@ -48,9 +48,35 @@ class PlainAdmission:
 
 
 _PLAIN: QueueAdmission = PlainAdmission()
-_DIALOGS: QueueAdmission = DialogAdmission()
 
 
 def admission_of(queue: QueueRecord) -> QueueAdmission:
     """Return the admission rules of a queue, by its kind."""
     return _DIALOGS if queue.options.dialogs else _PLAIN
+
+
+class DialogAdmission:
+    """See QueueAdmission."""
+
+    undeliverable: Undeliverable | None = Undeliverable(
+        "NotADialog", "A service's queue takes messages of dialogs alone."
+    )
+    keeps_dead_letters: str | None = "it belongs to a dialog"
+
+    def check_access(self, queue: QueueRecord) -> None:
+        raise NotAllowed(
+            f"{queue.path!r} is the queue of a service: send and receive by dialogs (broker.dialogs)"
+        )
+
+    def check_deletion(self, tx: Transaction, queue: QueueRecord) -> None:
+        services = tx.dialogs.definitions().on_queue(queue.path.lower())
+        if services:
+            raise NotAllowed(
+                f"{queue.path!r} is the queue of service {services[0].name!r}: drop the service first"
+            )
+
+    def kind_of(self, queue: QueueRecord) -> str:
+        return "queue of a service"
+
+
+_DIALOGS: QueueAdmission = DialogAdmission()

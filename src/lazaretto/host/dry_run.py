@@ -24,7 +24,7 @@ from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.policy import Outcome
-from lazaretto.model.triage.samples import hashed
+from lazaretto.model.triage.parts import hashed
 from lazaretto.store.records.messages import NewMessage
 
 #: Letters that are read at once with their messages.

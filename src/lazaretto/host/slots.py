@@ -19,9 +19,9 @@ from lazaretto.host.patience import Patience, may_pass
 from lazaretto.host.runners import Runner
 from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import Shared
+from lazaretto.model.actors import HOST, Taker
 from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.model.messages import MOST_MESSAGES
-from lazaretto.model.presence import HOST, Taker
 from lazaretto.store.runtime.measures import active as measured
 
 _log = logging.getLogger(__name__)

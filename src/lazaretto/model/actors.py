@@ -1,10 +1,22 @@
-"""Actors for the audit log: a name, its kind, and where whoever has it came in. Pure."""
+"""Those who act on a store: actors for the audit log, and those who take messages. Pure."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
+
+import msgspec
+
+#: The door of a program that has the store itself.
+STORE_DOOR: Final = "store"
+
+#: The kinds of those who take messages.
+RECEIVER: Final = "receiver"
+HOST: Final = "service host"
+PIPELINE: Final = "pipeline"
+AMQP_CLIENT: Final = "AMQP client"
+HTTP_CLIENT: Final = "HTTP client"
 
 
 class NameKind(enum.StrEnum):
@@ -20,8 +32,22 @@ class NameKind(enum.StrEnum):
     PROCESS = "process"
 
 
-#: The door of a program that has the store itself.
-STORE_DOOR: Final = "store"
+class Taker(NamedTuple):
+    """One who takes messages of a queue: its path, with a subqueue, the kind of taker, and a name."""
+
+    queue: str
+    kind: str
+    name: str
+
+
+class TakerRecord(msgspec.Struct, frozen=True, array_like=True):
+    """A taker as its process has noted it. Times in microseconds: when it came, and was last seen."""
+
+    queue: str
+    kind: str
+    name: str
+    since: int
+    seen: int
 
 
 class Actor(str):
@@ -60,3 +86,8 @@ class Actor(str):
 def behind(actor: str) -> frozenset[str]:
     """Return the names of all who may be behind an actor."""
     return frozenset((str(actor), *(actor.makers if isinstance(actor, Actor) else ())))
+
+
+def client_name(name: str, origin: str | None) -> str:
+    """Return the name of a client by which people know it: with where it is, if that is known."""
+    return f"{name} at {origin}" if origin else name

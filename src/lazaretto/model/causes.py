@@ -6,6 +6,8 @@ import dataclasses
 import enum
 import math
 from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, NamedTuple
 
 #: The highest number of a cause.
 LAST_CAUSE = (1 << 31) - 1
@@ -17,6 +19,34 @@ DAYS = 28
 _FEWEST, _TIMES, _CHANCE = 10, 2, 1e-6
 #: Terms of a sum of which each is at most half the one before.
 _TERMS = 64
+
+#: The action in the audit log that is a mark.
+MARK: Final = "mark"
+#: The most characters of a mark.
+LONGEST_MARK: Final = 200
+
+
+class CauseState(enum.Enum):
+    """The state of a cause."""
+
+    #: First seen of late.
+    NEW = "new"
+    #: More letters in this hour than chance explains.
+    RISING = "rising"
+    #: None of the others.
+    STEADY = "steady"
+    #: It was over, and is back.
+    REGRESSED = "regressed"
+    #: No letter of it waits.
+    OVER = "over"
+
+
+class TimeMark(NamedTuple):
+    """A moment that somebody has marked."""
+
+    time: datetime
+    text: str
+    actor: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,21 +72,6 @@ class CauseDifference:
     def outdated(self, letters: int) -> bool:
         """Return whether the cause has so many letters now that this is to be found anew."""
         return not self.waiting <= 2 * letters <= 4 * self.waiting
-
-
-class CauseState(enum.Enum):
-    """The state of a cause."""
-
-    #: First seen of late.
-    NEW = "new"
-    #: More letters in this hour than chance explains.
-    RISING = "rising"
-    #: None of the others.
-    STEADY = "steady"
-    #: It was over, and is back.
-    REGRESSED = "regressed"
-    #: No letter of it waits.
-    OVER = "over"
 
 
 def poisson_tail(count: int, mean: float) -> float:
@@ -95,3 +110,8 @@ def state_of(
     if not was_over and first >= mark:
         return CauseState.NEW
     return CauseState.RISING if is_rising(hours[-1], hours[:-1]) else CauseState.STEADY
+
+
+def mark_before(marks: Sequence[TimeMark], moment: datetime) -> TimeMark | None:
+    """Return the last of some marks that is not later than a moment; None if there is none."""
+    return max((one for one in marks if one.time <= moment), default=None, key=lambda one: one.time)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from datetime import datetime
+from typing import Final
+
+import msgspec
 
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import PoisonSession, QueueOptions, QueueStatus
-from lazaretto.model.html_tables import html_table
-from lazaretto.model.versions import version_of
+from lazaretto.model.shown_text import html_table
+
+#: Bytes of a version: two settings of one entity never have the same by chance.
+_SIZE: Final = 12
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -49,6 +55,17 @@ class SessionDescription:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class BreakerDescription:
+    """How a queue's breaker stands: since when, for which failure, when the next probe is due."""
+
+    status: BreakerStatus
+    since: datetime | None = None
+    fingerprint: str | None = None
+    error: str | None = None
+    probe_at: datetime | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class MessageCounts:
     """Exact numbers of messages: by state in the queue, and in its dead-letter subqueues."""
 
@@ -72,17 +89,6 @@ class MessageCounts:
 def _counts_table(caption: str, counts: MessageCounts) -> str:
     rows = dataclasses.asdict(counts)
     return html_table(caption, [name.replace("_", " ") for name in rows], [list(rows.values())])
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class BreakerDescription:
-    """How a queue's breaker stands: since when, for which failure, when the next probe is due."""
-
-    status: BreakerStatus
-    since: datetime | None = None
-    fingerprint: str | None = None
-    error: str | None = None
-    probe_at: datetime | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,3 +122,9 @@ class QueueDescription:
 
     def _repr_html_(self) -> str:
         return _counts_table(f"{self.path}, {self.status.value}", self.counts)
+
+
+def version_of(options: QueueOptions, status: QueueStatus, created: datetime, rules: bytes = b"") -> str:
+    """Return the version of an entity's settings. `rules`: of a subscription, as they are stored."""
+    encoded = msgspec.json.encode((options, status, created))
+    return hashlib.blake2b(encoded + rules, digest_size=_SIZE).hexdigest()

@@ -11,8 +11,8 @@ import msgspec
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import member, shown, text
-from lazaretto.model.containment import Reach, grant_covers
 from lazaretto.model.entities import LONGEST_PATH
+from lazaretto.model.grants import Reach, grant_covers
 from lazaretto.model.policy import COUNT_REASON
 
 #: The most rules of a store, the most characters of a field, and the most steps of a path.

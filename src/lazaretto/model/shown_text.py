@@ -1,10 +1,15 @@
-"""Text of others as people may see it: whatever a terminal or a browser might obey is escaped. Pure."""
+"""Text of others as people may see it in terminals, browsers and notebooks: nothing in it is obeyed. Pure."""
 
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Iterable, Sequence
 
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+#: Characters of a cell; the rest is left out.
+_LONGEST = 500
+_MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
 
 def _escaped(character: str) -> str:
@@ -28,3 +33,26 @@ def safe_lines(text: str) -> str:
     if text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(c if c in "\n\t" else _escaped(c) for c in text)
+
+
+def html_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table. None is an empty cell; numbers are aligned to the right."""
+    head = "".join(f"<th>{_shown(name)}</th>" for name in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+    return (
+        f"<table><caption>{_shown(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int):
+        return f'<td style="text-align: right">{value:,}</td>'
+    return f'<td style="text-align: left">{"" if value is None else _shown(str(value))}</td>'
+
+
+def _shown(text: str) -> str:
+    """Return text that is no markup, and in which nothing is invisible or turns the direction around."""
+    cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    plain = "".join(c if c.isprintable() else "⏎" if c == "\n" else f"\\u{ord(c):04x}" for c in cut)
+    return plain.translate(_MARKUP)

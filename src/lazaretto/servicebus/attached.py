@@ -15,8 +15,8 @@ from lazaretto.aio import AsyncReceiver
 from lazaretto.aio.posting import introduce
 from lazaretto.broker.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
 from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
+from lazaretto.model.actors import AMQP_CLIENT
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue
-from lazaretto.model.presence import AMQP_CLIENT
 from lazaretto.servicebus.amqp import AmqpError, Link
 from lazaretto.servicebus.amqp.conditions import INVALID_FIELD, NOT_IMPLEMENTED
 from lazaretto.servicebus.amqp.events import (

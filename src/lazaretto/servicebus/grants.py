@@ -6,9 +6,8 @@ import time
 from collections.abc import Awaitable, Collection, Iterator
 from typing import Final
 
-from lazaretto.model.actors import Actor, NameKind
+from lazaretto.model.actors import Actor, NameKind, client_name
 from lazaretto.model.grants import KEY
-from lazaretto.model.presence import client_name
 from lazaretto.servicebus.keys import Keys, stands
 from lazaretto.servicebus.signatures import AccessPolicy, Grant, Right, Unauthorized
 from lazaretto.serving.guard import Guard, Seat

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.signing import SigningRules
 from lazaretto.aio.witness import Witness
-from lazaretto.model.containment import Reach
+from lazaretto.model.grants import Reach
 from lazaretto.model.signing import SigningRule
 from lazaretto.servicebus.signatures import (
     AccessPolicy,

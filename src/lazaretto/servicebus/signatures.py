@@ -15,7 +15,7 @@ from typing import Final
 
 from lazaretto.errors import InvalidOption, InvalidPath, LazarettoError
 from lazaretto.model.checks import shown
-from lazaretto.model.containment import Reach, grant_covers
+from lazaretto.model.grants import Reach, grant_covers
 
 #: The name of the policy that clients of Service Bus use unless told otherwise.
 ROOT_POLICY: Final = "RootManageSharedAccessKey"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from lazaretto.engine.access import digest_of
 from lazaretto.model.actors import Actor, NameKind
-from lazaretto.model.grants import ROLES, Grant, Role, may
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import ROLES, Grant, Permission, Role, may
 from lazaretto.web.proxies import Proxies
 from lazaretto.web.refusals import NotPermitted, ServerReadOnly
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from lazaretto.commands import Command, PlanRepair
 from lazaretto.errors import InvalidOption
 from lazaretto.model.edits.edit import Edit, EditKind
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Permission
 
 
 def key_of(name: str, key: str) -> str:

@@ -10,12 +10,11 @@ from starlette.responses import StreamingResponse
 from starlette.types import Send
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.engine.messages.parts import ROOM, TooLittleRoom, size_of
-from lazaretto.engine.messages.peek import PeekedPart
+from lazaretto.engine.messages.peek import ROOM, PeekedPart, TooLittleRoom, size_of
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
 from lazaretto.errors import QueryTooLong, ServerOverloaded
-from lazaretto.model.deadline import within
+from lazaretto.model.clock import within
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.limits import ServerLimits
 from lazaretto.model.messages import DeadLetter, PeekedMessage

@@ -12,13 +12,12 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.aio.readings import LettersPart, Readings
 from lazaretto.aio.visits import Visits
 from lazaretto.aio.witness import Witness
-from lazaretto.engine.messages.parts import TooLittleRoom
-from lazaretto.engine.messages.peek import PeekedPart
+from lazaretto.engine.messages.peek import PeekedPart, TooLittleRoom
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
 from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Permission
 from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.web.access import Identity
 from lazaretto.web.searched import meant, without_search

@@ -26,9 +26,9 @@ from lazaretto.commands import Command
 from lazaretto.engine.command import read_command
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
-from lazaretto.model.deadline import within
+from lazaretto.model.clock import within
+from lazaretto.model.grants import Permission
 from lazaretto.model.limits import ServerLimits
-from lazaretto.model.permissions import Permission
 from lazaretto.serving.budget import Share
 from lazaretto.serving.http import seat_of, share_of, until_gone
 from lazaretto.web.access import Identity

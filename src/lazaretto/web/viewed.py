@@ -30,9 +30,9 @@ from lazaretto.model.edits.named_fields import edit_names, filter_names
 from lazaretto.model.edits.redact import MASK, Redaction
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.filters.rules import sql
+from lazaretto.model.grants import Permission
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
-from lazaretto.model.permissions import Permission
 from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.access import Identity
 from lazaretto.web.readings import ViewedReadings, ViewRules, WebReadings, WitnessedReadings

@@ -22,7 +22,7 @@ from lazaretto.engine.claims.end_claims import (
 )
 from lazaretto.engine.command import OfPath
 from lazaretto.engine.log import audit, note
-from lazaretto.engine.messages.samples import keep_samples
+from lazaretto.engine.messages.complete import keep_samples
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.engine.messages.settle import Settlement, settle_row
 from lazaretto.engine.outcome.attempts import note_commit

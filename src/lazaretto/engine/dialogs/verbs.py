@@ -55,9 +55,9 @@ from lazaretto.model.conversations import (
     stream_of,
 )
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.grants import Permission
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound
-from lazaretto.model.permissions import Permission
 from lazaretto.store.records.dialogs import ConversationRecord
 from lazaretto.store.records.messages import DEFERRED, READY, QueueRecord
 from lazaretto.store.sql.operation import Operation

@@ -1,17 +1,21 @@
-"""Creation where something exists already: taken for the same, or refused with the differences."""
+"""Names of entities: what somebody may have meant, and creation where something exists already."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from lazaretto.errors import EntityExists
-from lazaretto.model.checks import shown
+from lazaretto.errors import EntityExists, EntityNotFound
+from lazaretto.model.checks import not_found, shown
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.filters.rules import Rule
 from lazaretto.store.records.messages import QueueRecord
+from lazaretto.store.sql.transaction import Transaction
+
+#: How many entities before and behind a path are compared with it, and with one that has a slip mended.
+_NEAR, _NEAR_SLIP = 100, 20
 
 
 def already(what: str) -> EntityExists:
@@ -67,3 +71,21 @@ def _differences(have: Any, want: Any, prefix: str = "") -> list[str]:
 
 def _shown(value: object) -> str:
     return str(value.value) if isinstance(value, enum.Enum) else shown(value)
+
+
+def no_entity(
+    tx: Transaction, plain: str, path: str, kinds: Collection[EntityKind] = tuple(EntityKind)
+) -> EntityNotFound:
+    """Return the error for a path where no entity of some kinds is, with the path most like it.
+
+    It is looked for among those that stand near it in order, also but for a slip in its first letters: that
+    takes no longer where there are many.
+    """
+    key = path.lower()
+    around = tx.queues.near(key, _NEAR)
+    before = sum(name.lower() < key for name, _ in around)
+    more = max(before, len(around) - before) >= _NEAR
+    slips = {key[1:], f"{key[1:2]}{key[:1]}{key[2:]}"} - {"", key} if more else ()
+    around += [one for slip in sorted(slips) for one in tx.queues.near(slip, _NEAR_SLIP)]
+    names = dict.fromkeys(name for name, kind in around if kind in kinds)
+    return not_found(plain, path, names, more=more)

@@ -10,8 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from lazaretto.engine.command import Administering, Command, Detail, Options, Touch
-from lazaretto.engine.entities.existing import already, require_same
-from lazaretto.engine.entities.missing import no_entity
+from lazaretto.engine.entities.existing import already, no_entity, require_same
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, audit_all, note, note_all
 from lazaretto.engine.outcome.dispositions import culprit_decoder
@@ -38,9 +37,9 @@ from lazaretto.model.entities import (
     refuse_for_subscription,
 )
 from lazaretto.model.entity_changes import merged, parts_of
+from lazaretto.model.grants import Permission
 from lazaretto.model.keys import lower_bound
-from lazaretto.model.permissions import Permission
-from lazaretto.model.records.options import options_from
+from lazaretto.model.records.plain import options_from
 from lazaretto.store.records.messages import (
     DEFERRED,
     DELAYED,

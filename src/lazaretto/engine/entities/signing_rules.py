@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.errors import InvalidPath, NotAllowed
-from lazaretto.model.containment import owner_of
 from lazaretto.model.entities import EntityKind, EntityPath
+from lazaretto.model.grants import owner_of
 from lazaretto.model.signing import (
     SigningRule,
     check_signing_rules,

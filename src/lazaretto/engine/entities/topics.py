@@ -11,8 +11,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from lazaretto.engine.command import Administering, Command, Detail, Options, Touch
-from lazaretto.engine.entities.existing import already, require_same, require_same_rules
-from lazaretto.engine.entities.missing import no_entity
+from lazaretto.engine.entities.existing import already, no_entity, require_same, require_same_rules
 from lazaretto.engine.entities.queues import (
     OptionsChange,
     change_options,
@@ -29,7 +28,7 @@ from lazaretto.engine.routing.forwards import check_destinations, touch
 from lazaretto.errors import EntityNotFound, InvalidOption
 from lazaretto.model.checks import flag, refuse_unknown, shown, suggestion, text
 from lazaretto.model.clock import to_datetime
-from lazaretto.model.descriptions import QueueDescription
+from lazaretto.model.descriptions import QueueDescription, version_of
 from lazaretto.model.entities import (
     TOPIC_OPTIONS,
     EntityKind,
@@ -43,10 +42,8 @@ from lazaretto.model.entities import (
 )
 from lazaretto.model.entity_changes import parts_of
 from lazaretto.model.filters.records import rule_from, rule_record
-from lazaretto.model.filters.rules import LONGEST_NAME, Rule
-from lazaretto.model.filters.stored import decode_rules, encode_rules
-from lazaretto.model.records.options import options_from
-from lazaretto.model.versions import version_of
+from lazaretto.model.filters.rules import LONGEST_NAME, Rule, decode_rules, encode_rules
+from lazaretto.model.records.plain import options_from
 from lazaretto.store.records.messages import DEFERRED, LOCKED, SCHEDULED, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 

@@ -8,9 +8,9 @@ from typing import TypeVar
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.errors import ChangedMeanwhile
 from lazaretto.model.clock import to_datetime
+from lazaretto.model.descriptions import version_of
 from lazaretto.model.entities import EntityKind, EntityPath
-from lazaretto.model.filters.stored import decode_rules, encode_rules
-from lazaretto.model.versions import version_of
+from lazaretto.model.filters.rules import decode_rules, encode_rules
 from lazaretto.store.records.messages import Again
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction

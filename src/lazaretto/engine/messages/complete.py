@@ -1,4 +1,4 @@
-"""Removes completed messages, or keeps them for the queue's hooks."""
+"""Removes completed messages, keeps them for the queue's hooks, or as examples of good ones."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from lazaretto.engine.outcome.attempts import note_cleared
 from lazaretto.engine.outcome.client_outages import note_completed_by_client
 from lazaretto.engine.queue_hooks import hooks_of
+from lazaretto.engine.redaction import redaction_of
 from lazaretto.engine.routing.deliver import resolve
+from lazaretto.model.headers import encode_headers
 from lazaretto.model.keys import QUEUE_BITS, in_main, main_key
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED
-from lazaretto.store.records.messages import QueueRecord
+from lazaretto.model.reservoir import LONGEST_BODY, choose, is_time_to_look, superfluous
+from lazaretto.store.records.messages import QueueRecord, SampleRecord
 from lazaretto.store.sql.transaction import Transaction
 
 
@@ -79,3 +82,33 @@ def _forget(tx: Transaction, messages: Sequence[ReceivedMessage], *, main: bool)
         resolve(tx, dead, "completed")
     if retried:
         tx.history.delete_attempts(retried)
+
+
+def keep_samples(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> None:
+    """Keep those of a queue's messages that are chosen, before they are removed as completed."""
+    most = queue.options.kept_samples
+    chosen = choose(keys) if most else []
+    if not chosen:
+        return
+    if queue.redacted:
+        _keep_redacted(tx, queue, chosen)
+    else:
+        tx.samples.keep(chosen, LONGEST_BODY)
+    if is_time_to_look(chosen):
+        gone = superfluous(tx.samples.standing(queue.queue_id), most, tx.now)
+        if gone:
+            tx.samples.remove(gone)
+
+
+def _keep_redacted(tx: Transaction, queue: QueueRecord, keys: Sequence[int]) -> None:
+    """Keep messages without what people may not read: what is gone from the queue is nowhere else."""
+    redaction = redaction_of(tx, queue.path)
+    rows = {key: tx.row(key) for key in keys}
+    tx.samples.put([
+        SampleRecord(
+            one.key, one.message_id, one.enqueued, encode_headers(redaction.headers(one.headers)),
+            redaction.body(one.body), None if (row := rows[one.key]) is None else row.locked_by,
+        )
+        for one in tx.peek_keys(keys)
+        if len(one.body) <= LONGEST_BODY
+    ])  # fmt: skip

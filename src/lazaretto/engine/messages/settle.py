@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
-from lazaretto.engine.messages.complete import delete_completed
-from lazaretto.engine.messages.samples import keep_samples
+from lazaretto.engine.messages.complete import delete_completed, keep_samples
 from lazaretto.engine.messages.sessions import require_session
 from lazaretto.engine.outcome.attempts import (
     end_attempt,

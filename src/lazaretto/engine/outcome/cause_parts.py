@@ -12,7 +12,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import shown, text, whole
 from lazaretto.model.fingerprint import plain_fingerprint, shown_fingerprint
-from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
+from lazaretto.store.records.repairs import CauseRecord, FingerprintRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: The most fingerprints that an entry of the audit log names.

@@ -22,10 +22,10 @@ from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_fingerprint
-from lazaretto.model.html_tables import html_table
 from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, sequence_of
 from lazaretto.model.shape import HOLE, is_value, templates
-from lazaretto.store.records.causes import CauseRecord, FingerprintRecord
+from lazaretto.model.shown_text import html_table
+from lazaretto.store.records.repairs import CauseRecord, FingerprintRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 

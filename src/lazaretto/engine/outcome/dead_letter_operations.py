@@ -13,12 +13,11 @@ import msgspec
 
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.entities.queues import refuse_topic, require_queue
-from lazaretto.engine.messages.parts import in_parts
+from lazaretto.engine.messages.peek import in_parts
 from lazaretto.errors import FilterError, InvalidOption, MessageNotFound
 from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import shown, text, whole
-from lazaretto.model.clock import to_datetime, to_micros
-from lazaretto.model.deadline import check
+from lazaretto.model.clock import check, to_datetime, to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure
 from lazaretto.model.filters.rules import sql
@@ -37,7 +36,6 @@ from lazaretto.model.keys import (
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.options import option_set
 from lazaretto.model.policy import Counters, Outcome
-from lazaretto.store.records.causes import CauseRecord
 from lazaretto.store.records.messages import (
     LOCKED,
     AttemptRecord,
@@ -46,6 +44,7 @@ from lazaretto.store.records.messages import (
     MessageRow,
     QueueRecord,
 )
+from lazaretto.store.records.repairs import CauseRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _counters = msgspec.json.Decoder(Counters)

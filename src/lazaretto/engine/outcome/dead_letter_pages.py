@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from lazaretto.engine.messages.parts import ROOM, TooLittleRoom, fitting
+from lazaretto.engine.messages.peek import ROOM, TooLittleRoom, fitting
 from lazaretto.engine.outcome.dead_letter_operations import (
     DeadLetterFilter,
     fields_of,
@@ -23,7 +23,7 @@ from lazaretto.engine.outcome.dead_letter_operations import (
 )
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
-from lazaretto.model.deadline import check
+from lazaretto.model.clock import check
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import dead_key
 from lazaretto.model.messages import DeadLetter

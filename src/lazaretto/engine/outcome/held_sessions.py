@@ -10,7 +10,7 @@ from lazaretto.engine.command import SESSION, OfPath
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dispositions import destination_of, dispose
-from lazaretto.engine.outcome.resubmit import resubmit
+from lazaretto.engine.outcome.send_back import resubmit
 from lazaretto.engine.outcome.session_holds import held_decoder, release_sessions
 from lazaretto.errors import EntityError, InvalidOption, MessageNotFound
 from lazaretto.model.checks import shown, text

@@ -30,6 +30,7 @@ from lazaretto.model.entities import (
     Subqueue,
     split_subscription,
 )
+from lazaretto.model.grants import Permission
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
     DEAD_LETTER_REASON,
@@ -38,7 +39,6 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
-from lazaretto.model.permissions import Permission
 from lazaretto.store.records.messages import (
     DeadLetterRecord,
     MessageRow,

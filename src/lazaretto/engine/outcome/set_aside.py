@@ -24,6 +24,7 @@ from lazaretto.model.causes import LAST_CAUSE
 from lazaretto.model.checks import moment, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.grants import Permission
 from lazaretto.model.keys import (
     LAST_SEQUENCE,
     aside_key,
@@ -33,7 +34,6 @@ from lazaretto.model.keys import (
     sequence_of,
     upper_bound,
 )
-from lazaretto.model.permissions import Permission
 from lazaretto.store.records.messages import MessageRow
 from lazaretto.store.sql.transaction import Transaction
 

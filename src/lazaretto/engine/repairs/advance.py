@@ -17,9 +17,7 @@ from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import dead_key, subqueue_at
-from lazaretto.model.repair_pace import WATCHED, why_stop
-from lazaretto.model.repair_phases import RUNNING, Phase, RepairEvent
-from lazaretto.model.repairs import BY_SESSION
+from lazaretto.model.repairs import BY_SESSION, RUNNING, WATCHED, Phase, RepairEvent, why_stop
 from lazaretto.store.records.messages import NewMessage, QueueRecord
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.operation import Operation

@@ -9,17 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 from lazaretto.engine.repairs.advance import divides_units
 from lazaretto.engine.repairs.course import Course, plan_of
-from lazaretto.engine.repairs.editing import (
+from lazaretto.engine.repairs.letters import Edited
+from lazaretto.engine.repairs.preview import (
     ROOM_OF_LETTERS,
     LetterEditor,
     MakeEditor,
     edit_letters,
     letters_at,
 )
-from lazaretto.engine.repairs.letters import Edited
 from lazaretto.model.edits.edit import Edit, EditKind
 from lazaretto.model.messages import DeadLetter
-from lazaretto.model.repair_phases import Phase
+from lazaretto.model.repairs import Phase
 from lazaretto.store.records.messages import NewMessage, QueueRecord
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.store import Store

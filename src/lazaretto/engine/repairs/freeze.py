@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
-from lazaretto.engine.repairs.editing import LetterEditor, sessions_after
-from lazaretto.engine.repairs.key_list import KeyList
+from lazaretto.engine.repairs.course import KeyList
+from lazaretto.engine.repairs.preview import LetterEditor, sessions_after
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.fingerprint import plain_fingerprint
 from lazaretto.model.headers import decode_headers

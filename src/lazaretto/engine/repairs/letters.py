@@ -25,8 +25,8 @@ from lazaretto.store.records.messages import (
     QueueRecord,
 )
 from lazaretto.store.records.repairs import Original, RepairItem
-from lazaretto.store.sql.columns import STANDING
 from lazaretto.store.sql.transaction import Transaction
+from lazaretto.store.sql.words import STANDING
 
 #: What an edit makes of a letter: a message, None if it leaves it as it is, or why it refuses it.
 Edited = NewMessage | str | None

@@ -9,10 +9,11 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lazaretto.engine.command import Command, CommandOf, Detail, Touch
+from lazaretto.engine.command import Command, CommandOf, Detail, Numbers, Touch, check_numbers
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.four_eyes import count_letters, identities, letters_left
 from lazaretto.engine.log import audit
+from lazaretto.engine.outcome.dead_letter_operations import name_numbers
 from lazaretto.engine.outcome.rerouting import check_target
 from lazaretto.engine.repairs.course import Course, find_repair, pace_of, plan_of
 from lazaretto.engine.repairs.freeze import Frozen
@@ -23,17 +24,31 @@ from lazaretto.model.checks import shown, whole
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.fingerprint import shown_plain
-from lazaretto.model.keys import place_of, queue_of, sequence_of, subqueue_at
-from lazaretto.model.permissions import Permission
-from lazaretto.model.repair_pace import Pace
-from lazaretto.model.repair_phases import ENDED, Phase, RepairEvent, next_verbs
-from lazaretto.model.repairs import Plan, RepairCounts, RepairedLetter, RepairStatus
-from lazaretto.store.records.repairs import ItemStanding, NewRepair, RepairRecord
+from lazaretto.model.grants import Permission
+from lazaretto.model.keys import lower_bound, place_of, queue_of, sequence_of, subqueue_at
+from lazaretto.model.repairs import (
+    ENDED,
+    Pace,
+    Phase,
+    Plan,
+    RepairCounts,
+    RepairedLetter,
+    RepairEvent,
+    RepairStatus,
+    next_verbs,
+)
+from lazaretto.store.records.repairs import ItemStanding, NewRepair, RepairItem, RepairRecord
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 MOST_IN_FLIGHT: Final = 1_000_000
 _FASTEST: Final = 1_000_000.0
+
+#: The most letters in flight, and a second; None: any number; UNSET: as it is.
+Limits = tuple[int | UnsetType | None, float | UnsetType | None]
+
+#: Members that are looked through at once.
+_AT_ONCE = 10_000
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,10 +92,6 @@ class SaveRepair(Operation[RepairRecord]):
         details |= {"edit": self.plan.edit_digest} if self.plan.edit_digest else {}
         audit(tx, self.actor, "repair: plan", queue.path, **details)
         return record
-
-
-#: The most letters in flight, and a second; None: any number; UNSET: as it is.
-Limits = tuple[int | UnsetType | None, float | UnsetType | None]
 
 
 def check_in_flight(value: object) -> int | None:
@@ -195,8 +206,6 @@ class PaceRepair(OfRepair, frozen=True, kw_only=True):
 
 
 # -- how it stands -------------------------------------------------------------------------------
-
-
 def repair_status(tx: Transaction, record: RepairRecord) -> RepairStatus:
     """Return how a repair stands."""
     plan, pace, phase = plan_of(record), pace_of(record), Phase(record.phase)
@@ -296,3 +305,57 @@ def repaired_letters(
             )
         )
     return letters, after
+
+
+class ExcludeLetters(OfRepair, frozen=True, kw_only=True):
+    """Take letters out of a repair.
+
+    They are those that it has not sent, or that failed again. A canary that failed for these alone goes on.
+    """
+
+    action = "repair: exclude"
+    method = "exclude"
+    sequence_numbers: Numbers
+
+    def run(self, tx: Transaction, actor: str) -> RepairRecord:
+        course = Course.of(tx, find_repair(tx, self.name))
+        record = course.record
+        if course.phase in ENDED or course.phase is Phase.UNDOING:
+            raise RepairError(
+                f"expected a repair that goes on, got {self.name!r}, which is {course.phase.value}"
+            )
+        keys = {lower_bound(record.queue_id) + number for number in check_numbers(self.sequence_numbers)}
+        items = {item.key: item for item in tx.repairs.items(record.repair, list(keys))}
+        for item in items.values():
+            if item.outcome != FAILED:
+                state = "taken out already" if item.why else "sent, and has not failed"
+                raise RepairError(f"letter {sequence_of(item.key)} of {self.name!r} was {state}")
+        ahead = keys - items.keys()
+        missing = ahead - _members_among(course, ahead)
+        if missing:
+            raise RepairError(f"letter {sequence_of(min(missing))} is not in the repair {self.name!r}")
+        why = f"taken out by {actor}"
+        added = [RepairItem(key, None, 0, None, why, SKIPPED) for key in sorted(ahead)]
+        if added:
+            tx.repairs.add_items(record.repair, added)
+        if items:
+            tx.repairs.skip_items(record.repair, list(items), why)
+            course.change(failed=record.failed - len(items), skipped=record.skipped + len(items))
+            # What they failed with does not stop the others.
+            course.pace = course.pace.afresh()
+        numbers = name_numbers(map(sequence_of, keys))
+        audit(tx, actor, self.action, record.path, repair=self.name, **numbers)
+        if course.phase is Phase.FAILED and course.record.failed <= course.plan.canary_failures:
+            course.go(RepairEvent.EXCLUDE, actor)
+        course.save()
+        return course.record
+
+
+def _members_among(course: Course, keys: set[int]) -> set[int]:
+    """Return those of some keys that a repair has not dealt with yet."""
+    position, end = course.record.position, course.record.letters
+    members: set[int] = set()
+    while position < end and len(members) < len(keys):
+        members |= keys.intersection(course.members(position, min(position + _AT_ONCE, end)))
+        position += _AT_ONCE
+    return members

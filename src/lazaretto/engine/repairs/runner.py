@@ -22,11 +22,10 @@ from lazaretto.engine.repairs.advance import (
 )
 from lazaretto.engine.repairs.ahead import Ahead
 from lazaretto.engine.repairs.course import Course, pace_of, plan_of
-from lazaretto.engine.repairs.editing import MakeEditor, edit_of
 from lazaretto.engine.repairs.letters import Edited
+from lazaretto.engine.repairs.preview import MakeEditor, edit_of
 from lazaretto.errors import BrokerClosed, HandlerError, LazarettoError, SandboxError
-from lazaretto.model.repair_pace import MOST_CHUNK, Allowance, next_chunk
-from lazaretto.model.repair_phases import Phase
+from lazaretto.model.repairs import MOST_CHUNK, Allowance, Phase, next_chunk
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lazaretto.engine.entities.missing import no_entity
+from lazaretto.engine.entities.existing import no_entity
 from lazaretto.errors import InvalidOption
 from lazaretto.model.entities import FORWARDS, EntityKind, EntityPath, QueueOptions, names_subscription
 from lazaretto.model.keys import lower_bound, upper_bound

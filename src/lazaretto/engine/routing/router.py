@@ -28,8 +28,7 @@ from lazaretto.engine.routing.undeliverable import (
 from lazaretto.errors import FilterError
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.failure import failure_of
-from lazaretto.model.filters.rules import CompiledRules, Copy
-from lazaretto.model.filters.stored import compiled
+from lazaretto.model.filters.rules import CompiledRules, Copy, compiled
 from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
 from lazaretto.model.keys import sequence_of

@@ -8,10 +8,10 @@ from datetime import datetime
 
 import msgspec
 
+from lazaretto.model.actors import TakerRecord
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import queue_of, sequence_of, subqueue_of
-from lazaretto.model.presence import TakerRecord
 from lazaretto.store.records.messages import FOR_CLIENTS, WorkerRecord
 from lazaretto.store.sql.transaction import Transaction
 

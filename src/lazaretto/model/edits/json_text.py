@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any, NamedTuple, NoReturn
 
 from lazaretto.model.filters.body import Step
-from lazaretto.model.filters.printing import print_name
+from lazaretto.model.filters.values import print_name
 
 _STRING_TEXT = r'"[^"\\]*(?:\\.[^"\\]*)*"'
 _STRING = re.compile(_STRING_TEXT, re.DOTALL)

@@ -12,7 +12,6 @@ from lark import Token, Transformer, v_args
 from lazaretto.errors import FilterError, FilterSyntaxError
 from lazaretto.model.checks import suggestion
 from lazaretto.model.filters.body import MISSING, Step, as_value
-from lazaretto.model.filters.printing import print_path
 from lazaretto.model.filters.values import (
     COMPARISONS,
     KINDS,
@@ -27,6 +26,7 @@ from lazaretto.model.filters.values import (
     kind_of,
     like,
     negate,
+    print_path,
     type_name,
 )
 from lazaretto.model.filters.view import (

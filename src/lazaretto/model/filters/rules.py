@@ -1,8 +1,9 @@
-"""Rules of a subscription: which messages it gets, and how they are changed."""
+"""Rules: conditions and actions as text, as bytes in a store, and why one matches a message."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,14 +13,56 @@ import msgspec
 from lazaretto.errors import FilterError, InvalidMessage, InvalidOption
 from lazaretto.model.checks import shown, text
 from lazaretto.model.filters.values import KINDS, Value
-from lazaretto.model.filters.view import Action, MessageView
-from lazaretto.model.headers import LONGEST_ID, MAX_PROPERTY_SIZE, SHORTEST_IDS, Headers, check_properties
+from lazaretto.model.filters.view import COMPUTED, Action, MessageView, Property
+from lazaretto.model.headers import (
+    LONGEST_ID,
+    MAX_PROPERTY_SIZE,
+    SHORTEST_IDS,
+    Headers,
+    check_properties,
+    decode_headers,
+    encode_headers,
+)
 from lazaretto.model.options import option_set
 
 #: The rule of a subscription that was given none, and what a copy is told of the rule it was made by.
 DEFAULT_RULE = "$Default"
 RULE_NAME = "RuleName"
 LONGEST_NAME = 50
+
+#: Name, kind of filter, its text, its values, and the action's text and values, if there is one.
+_Stored = tuple[str, str, str, bytes, str | None, bytes | None]
+_decode = msgspec.msgpack.Decoder(list[_Stored]).decode
+_decode_written = msgspec.msgpack.Decoder(dict[str, str]).decode
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class TrueFilter:
+    """Every message."""
+
+
+@option_set
+@dataclasses.dataclass(frozen=True, slots=True)
+class FalseFilter:
+    """No message."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a message that a subscription gets. `changed`: what an action left of it; None: as it is."""
+
+    rule: str
+    changed: MessageView | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Judgement:
+    """A rule's judgement on a message. `matches`: None if it cannot say, and `why` is the error then."""
+
+    rule: str
+    matches: bool | None
+    why: str
 
 
 def sql() -> Any:
@@ -42,18 +85,6 @@ def _checked_forms(written: object) -> dict[str, str]:
     if not all(isinstance(form, str) for form in forms.values()):
         raise InvalidOption(f"written of a rule: expected a mapping of names to texts, got {shown(written)}")
     return {name: str(form) for name, form in forms.items()}
-
-
-@option_set
-@dataclasses.dataclass(frozen=True, slots=True)
-class TrueFilter:
-    """Every message."""
-
-
-@option_set
-@dataclasses.dataclass(frozen=True, slots=True)
-class FalseFilter:
-    """No message."""
 
 
 @option_set
@@ -192,14 +223,6 @@ def _matcher(filter_: Filter) -> Callable[[MessageView], bool]:
             return lambda view: all(equals(view.get(*name), value) for name, value in pairs)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Copy:
-    """A copy of a message that a subscription gets. `changed`: what an action left of it; None: as it is."""
-
-    rule: str
-    changed: MessageView | None = None
-
-
 class CompiledRules:
     """The rules of one subscription, ready to be asked."""
 
@@ -300,3 +323,115 @@ def _check_system(field: str, value: Any) -> None:
     shortest = SHORTEST_IDS.get(field)
     if shortest is not None and value is not None and not shortest <= len(value) <= LONGEST_ID:
         raise FilterError(f"expected {field} of {shortest} to {LONGEST_ID} characters, got {len(value)}")
+
+
+def encode_rules(rules: Sequence[Rule]) -> bytes:
+    """Return rules as bytes."""
+    return msgspec.msgpack.encode([_stored(rule) for rule in rules])
+
+
+def _stored(rule: Rule) -> _Stored:
+    kind, text, values = "true", "", {}
+    written = {} if isinstance(rule.filter, TrueFilter | FalseFilter) else rule.filter.written
+    match rule.filter:
+        case FalseFilter():
+            kind = "false"
+        case SqlFilter(expression=expression, parameters=parameters):
+            kind, text, values = "sql", expression, dict(parameters)
+        case CorrelationFilter():
+            system = {n: v for (scope, n), v in rule.filter.wanted().items() if scope == "sys"}
+            kind, text, values = (
+                "correlation",
+                msgspec.json.encode(system).decode(),
+                dict(rule.filter.properties),
+            )
+    action = rule.action
+    return (
+        rule.name, kind, text, _pack(values, written),
+        None if action is None else action.expression,
+        None if action is None else _pack(dict(action.parameters), action.written),
+    )  # fmt: skip
+
+
+def _pack(values: dict[str, Value], written: Mapping[str, str]) -> bytes:
+    # Values are those of a message's properties, which have an encoding that keeps their kinds.
+    more = msgspec.msgpack.encode(written) if written else None
+    return encode_headers(Headers(properties=values, amqp=more))
+
+
+def _unpack(packed: bytes) -> tuple[dict[str, Value], dict[str, str]]:
+    headers = decode_headers(packed)
+    return headers.properties, {} if headers.amqp is None else _decode_written(headers.amqp)
+
+
+def decode_rules(stored: bytes | None) -> tuple[Rule, ...]:
+    """Return the rules that `encode_rules` made bytes of."""
+    return tuple(map(_restored, _decode(stored))) if stored else ()
+
+
+def _restored(stored: _Stored) -> Rule:
+    name, kind, text, values, action, parameters = stored
+    made: Filter = TrueFilter()
+    kinds, written = _unpack(values)
+    if kind == "false":
+        made = FalseFilter()
+    elif kind == "sql":
+        made = SqlFilter(text, kinds, written)
+    elif kind == "correlation":
+        made = CorrelationFilter(**msgspec.json.decode(text), properties=kinds, written=written)
+    return Rule(name, made, None if action is None else SqlAction(action, *_unpack(parameters or b"\x80")))
+
+
+@functools.lru_cache(4096)
+def compiled(stored: bytes | None) -> CompiledRules:
+    """Return stored rules ready to be asked."""
+    return CompiledRules(decode_rules(stored))
+
+
+def judge_of(rule: Rule) -> Callable[[MessageView], Judgement]:
+    """Return what says of messages whether a rule matches them, and by which of their properties."""
+    filter_ = rule.filter
+    if isinstance(filter_, SqlFilter):
+        return _judge_of_sql(rule, filter_)
+    if isinstance(filter_, CorrelationFilter):
+        pairs = list(filter_.wanted().items())
+
+        def compare(view: MessageView) -> Judgement:
+            for (scope, name), value in pairs:
+                property_value = view.get(scope, name)
+                if not equals(property_value, value):
+                    return Judgement(
+                        rule.name, False, f"{name} is {_told(property_value)}, {_told(value)} is wanted"
+                    )
+            return Judgement(rule.name, True, "all are equal")
+
+        return compare
+    matches = isinstance(filter_, TrueFilter)
+    always = Judgement(rule.name, matches, "every message does" if matches else "no message does")
+    return lambda view: always
+
+
+def _judge_of_sql(rule: Rule, filter_: SqlFilter) -> Callable[[MessageView], Judgement]:
+    condition, properties = sql().compile_with_properties(filter_.expression, filter_.parameters)
+    actions = () if rule.action is None else rule.action.compiled()
+
+    def evaluate(view: MessageView) -> Judgement:
+        try:
+            truth = condition(view)
+            if truth:
+                apply(actions, view, rule.name)
+        except FilterError as error:
+            return Judgement(rule.name, None, str(error))
+        values = ", ".join(f"{p.written} is {_value_of(p, view)}" for p in properties)
+        why = f"unknown: {values}" if truth is None else values or "always so"
+        return Judgement(rule.name, truth is True, why)
+
+    return evaluate
+
+
+def _value_of(named: Property, view: MessageView) -> str:
+    return "computed" if named == COMPUTED else _told(view.value(named))
+
+
+def _told(value: Value) -> str:
+    return "not set" if value is None else shown(value)

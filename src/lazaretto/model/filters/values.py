@@ -12,12 +12,13 @@ import math
 import operator
 import re
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from lazaretto.errors import FilterError
-from lazaretto.model.deadline import check
+from lazaretto.model.clock import check
+from lazaretto.model.filters.body import Step
 
 Value = Any
 #: True, False, or None: unknown.
@@ -60,6 +61,9 @@ _DECIMALS_BY_SIGN: dict[str, Callable[[decimal.Decimal, decimal.Decimal], decima
     "%": _DECIMALS.remainder,
 }  # fmt: skip
 _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
+
+_PLAIN = re.compile(r"[^\W\d]\w*\Z")
+_LEAST = -(1 << 63)
 
 
 def kind_of(value: Value) -> str:
@@ -269,3 +273,29 @@ def _search(part: re.Pattern[str], length: int, text: str, at: int) -> re.Match[
         at += width + 1
         check()
     return None
+
+
+def print_name(name: str) -> str:
+    """Return a name as the grammar has it. Raises ValueError for an empty one, which it does not have."""
+    if not name:
+        raise ValueError("expected a name, got an empty text")
+    return name if _PLAIN.match(name) else f"[{name.replace(']', ']]')}]"
+
+
+def print_path(path: Sequence[Step]) -> str:
+    """Return a path into the body, such as `body.items[0].sku`. Raises ValueError for an empty key."""
+    return "body" + "".join(f"[{s}]" if isinstance(s, int) else f".{print_name(s)}" for s in path)
+
+
+def print_value(value: str | float | bool) -> str:
+    """Return a constant of the grammar. Raises ValueError for a number that it does not have."""
+    if isinstance(value, str):
+        return f"'{value.replace(chr(39), chr(39) * 2)}'"
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"expected a finite number, got {value}")
+    if isinstance(value, int) and not _LEAST <= value < -_LEAST:
+        raise ValueError(f"expected a number of 64 bits, got {value}")
+    # The sign is none of a constant's characters, so the least number has no text of its own.
+    return f"({value + 1} - 1)" if value == _LEAST and isinstance(value, int) else repr(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +13,8 @@ import msgspec
 
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.filters.records import property_value
-from lazaretto.model.messages import Message
-from lazaretto.model.records.plain import MESSAGE_FIELDS
-from lazaretto.model.records.times import iso_time, seconds_of
+from lazaretto.model.messages import DeadLetter, Message
+from lazaretto.model.records.plain import MESSAGE_FIELDS, iso_time, plain, seconds_of
 
 _TEXTS = (
     "message_id",
@@ -38,6 +38,17 @@ _MOST_OF_PROPERTIES = 4 << 20
 
 _line = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _text = msgspec.json.Decoder(str)
+
+#: Columns of dead letters as CSV, whose names are those of JSON.
+LETTER_COLUMNS = (
+    "sequence_number", "message_id", "reason", "description", "error_type", "error_message",
+    "dead_lettered", "enqueued", "generation", "fingerprint",
+)  # fmt: skip
+#: With what a cell begins that a spreadsheet could take for a formula: in any width, also behind what is not
+#: seen.
+_FORMULA = re.compile(
+    r"[\t\r\n]|[\s\x00-\x1f\x7f-\xa0\u200b-\u200f\u2060\ufeff]*[=+\-@\u2212＝＋－＠﹦﹢﹣﹫]"
+)
 
 
 class _Usual(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -218,3 +229,13 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def csv_cell(value: Any) -> Any:
+    """Return a cell that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def letter_cells(letter: DeadLetter) -> list[Any]:
+    """Return a dead letter as a row under LETTER_COLUMNS."""
+    return [csv_cell(plain(getattr(letter, name))) for name in LETTER_COLUMNS]

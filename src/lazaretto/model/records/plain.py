@@ -1,24 +1,21 @@
-"""JSON of the command and the HTTP API: the broker's objects as plain values, under the same names.
-
-Times are ISO 8601 in UTC, durations seconds. A body is "body" if it is UTF-8, else "body_base64".
-Properties that JSON has no type for are {"base64": …}, {"uuid": …}, {"datetime": …}, {"decimal": …} or
-{"duration": …}.
-"""
+"""Values as JSON shows them, times as people write them, and details of the logs as sentences."""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
 import enum
+import re
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from lazaretto.model.clock import iso, iso_of
 from lazaretto.model.descriptions import QueueDescription
+from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.filters.records import filter_record, property_record, rule_record
 from lazaretto.model.filters.rules import Filter, Rule
 from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
@@ -53,6 +50,17 @@ MESSAGE_FIELDS = (
     "negative_acknowledgement",
 )
 _AS_IT_IS = frozenset({type(None), bool, int, float, str})
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+
+#: What programs take an action back with, or compare; people have no use for it.
+_FOR_PROGRAMS: Final = frozenset({"kind", "origin", "digest", "fingerprints", "parts"})
+_TIME: Final = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d)(:\d\d)?(\.\d+)?Z\Z")
+_RUN: Final = re.compile(r"(\d+)-(\d+)\Z")
+
+T = TypeVar("T")
 
 
 def plain(value: Any) -> Any:
@@ -185,3 +193,79 @@ def letter_record(letter: DeadLetter) -> dict[str, Any]:
         "moved_to": letter.moved_to,
         "fingerprint": letter.fingerprint,
     }
+
+
+def seconds_of(text: str) -> float | None:
+    """Return a duration such as 30, 30s, 5m, 2h, 1d or 1h30m in seconds, None if it is not one."""
+    word = text.strip().lower()
+    if not _DURATION.fullmatch(word):
+        return None
+    parts = _PART.findall(word)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(word)
+
+
+def iso_time(text: str) -> datetime | None:
+    """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def told_detail(detail: Mapping[str, Any]) -> str:
+    """Return a detail in words: "reason: out of stock, error type: ValueError"."""
+    before = detail.get("before")
+    parts = [
+        f"{_words(name)}: {_told(value)}"
+        for name, value in detail.items()
+        if name not in _FOR_PROGRAMS and name != "before" and value not in (None, [], {})
+    ]
+    if isinstance(before, Mapping):
+        earlier = {name: value for name, value in before.items() if not isinstance(value, Mapping)}
+        if earlier:
+            parts.append("before: " + ", ".join(f"{_words(n)} {_told(v)}" for n, v in earlier.items()))
+    elif before is not None:
+        parts.append(f"before: {_told(before)}")
+    return ", ".join(parts)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _told(value: Any) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,g}" if abs(value) < 1e6 else f"{value:,.0f}"
+        case str():
+            return _text(value)
+        case Mapping():
+            parts = [f"{_words(str(name))} {_told(part)}" for name, part in value.items() if part is not None]
+            return ", ".join(parts) or "none"
+        case list() | tuple():
+            return ", ".join(map(_told, value)) or "none"
+    return str(value)
+
+
+def _text(value: str) -> str:
+    moment, run = _TIME.match(value), _RUN.match(value)
+    if moment is not None:
+        return f"{moment[1]} {moment[2]} UTC"
+    return value if run is None else f"{int(run[1]):,} to {int(run[2]):,}"
+
+
+def options_from(kind: type[T], given: Mapping[str, Any]) -> T:
+    """Return options from JSON. Raises InvalidOption."""
+    return kind(**merged(parts_of(kind, given), None))
+
+
+def changes_from(kind: type[Any], given: Mapping[str, Any], current: Any) -> dict[str, Any]:
+    """Return changed options; of an object within them, only what is given changes. Raises InvalidOption."""
+    return merged(parts_of(kind, given), current)

@@ -10,9 +10,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from lazaretto.model.filters.printing import print_value
-from lazaretto.model.filters.values import is_numeral
-from lazaretto.model.triage.bits import choice, cost
+from lazaretto.model.filters.values import is_numeral, print_value
 from lazaretto.model.triage.columns import MISSING, Column, Group, fields_of, mask_of
 
 #: Maximum length of a condition in characters, so that three of them fit into a filter.
@@ -26,6 +24,13 @@ HOST, WORKER = "sys.Host", "sys.Worker"
 _WORKER_BITS = 6.0
 
 _K = TypeVar("_K")
+
+_TRAITS: Sequence[tuple[str, Callable[[Any], bool]]] = (
+    ("{0} = ''", lambda t: t == ""),
+    ("TRIM({0}) <> {0}", lambda t: t != t.strip() if isinstance(t, str) else not t.is_trimmed),
+    ("IS_ASCII({0}) = FALSE", lambda t: not t.isascii() if isinstance(t, str) else not t.is_ascii),
+    ("IS_NUMERIC({0}) = FALSE", lambda t: not is_numeral(t) if isinstance(t, str) else not t.is_numeral),
+)
 
 
 class Condition(NamedTuple):
@@ -231,14 +236,6 @@ def _alike(failing: Collection[Any], good: Collection[Any], left: Any, right: An
     return (left in failing, left in good) == (right in failing, right in good) != (True, True)
 
 
-_TRAITS: Sequence[tuple[str, Callable[[Any], bool]]] = (
-    ("{0} = ''", lambda t: t == ""),
-    ("TRIM({0}) <> {0}", lambda t: t != t.strip() if isinstance(t, str) else not t.is_trimmed),
-    ("IS_ASCII({0}) = FALSE", lambda t: not t.isascii() if isinstance(t, str) else not t.is_ascii),
-    ("IS_NUMERIC({0}) = FALSE", lambda t: not is_numeral(t) if isinstance(t, str) else not t.is_numeral),
-)
-
-
 def _text_between(low: str, high: str) -> str:
     """Return the shortest start of a text that sorts above the lower and not above the higher, quoted."""
     at = bisect.bisect_left(range(4, len(high)), True, key=lambda size: low < high[:size])
@@ -257,3 +254,33 @@ def _number_between(low: float, high: float) -> str:
         if low < float(text) <= high:
             return text
     return print_value(high)
+
+
+def entropy(part: int, whole: int) -> float:
+    """Return the bits needed to encode which `part` of `whole` items are selected, given their share."""
+    rest = whole - part
+    if part <= 0 or rest <= 0:
+        return 0.0
+    return whole * math.log2(whole) - part * math.log2(part) - rest * math.log2(rest)
+
+
+def cost(failing: int, good: int, all_failing: int, all_good: int) -> float:
+    """Return the bits needed to encode which messages failed, given a split of both sides.
+
+    Each side also costs half a logarithm, to encode its failure rate.
+    """
+    inside = failing + good
+    outside = all_failing + all_good - inside
+    return (
+        entropy(failing, inside)
+        + entropy(all_failing - failing, outside)
+        + 0.5 * math.log2(max(2, inside))
+        + 0.5 * math.log2(max(2, outside))
+    )
+
+
+def choice(number: int, chosen: int) -> float:
+    """Return the bits needed to encode a choice of several items from a number of them."""
+    return (math.lgamma(number + 1) - math.lgamma(chosen + 1) - math.lgamma(number - chosen + 1)) / math.log(
+        2
+    )

@@ -8,8 +8,8 @@ import re
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from lazaretto.model.triage.bits import cost
 from lazaretto.model.triage.columns import Group
+from lazaretto.model.triage.conditions import cost
 from lazaretto.model.triage.differences import Found, find_difference
 
 #: Placeholder for the part of a text in which siblings differ.

@@ -7,8 +7,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from lazaretto.model.filters.body import MISSING
-from lazaretto.model.filters.printing import print_name
-from lazaretto.model.filters.values import is_numeral, type_name
+from lazaretto.model.filters.values import is_numeral, print_name, type_name
 from lazaretto.model.filters.view import MessageView
 
 #: Tracing headers, which say nothing about the message.

@@ -10,7 +10,7 @@ from lazaretto.engine.repairs.advance import Step
 from lazaretto.engine.repairs.course import next_headers
 from lazaretto.engine.repairs.runner import Around
 from lazaretto.model.failure import name_of
-from lazaretto.model.repair_phases import Phase
+from lazaretto.model.repairs import Phase
 from lazaretto.observe.traces import MOST_LINKS, active
 from lazaretto.store.records.repairs import RepairRecord
 from lazaretto.store.sql.store import Store

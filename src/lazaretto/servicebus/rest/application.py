@@ -11,9 +11,9 @@ from urllib.parse import parse_qs
 from lazaretto.aio.posting import introduce
 from lazaretto.aio.readings import Readings
 from lazaretto.errors import MessageLockLost
+from lazaretto.model.actors import HTTP_CLIENT
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.model.presence import HTTP_CLIENT
 from lazaretto.servicebus.answers import Settlement, Verb
 from lazaretto.servicebus.atom import feeds
 from lazaretto.servicebus.atom.application import admit

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.store.postgres.whole_context import WholeContext
-from lazaretto.store.sql.partition_tables import PartitionTables
+from lazaretto.store.sql.sequence_numbers import PartitionTables
 
 
 class PgPartitions(PartitionTables):

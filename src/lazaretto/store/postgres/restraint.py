@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from lazaretto.store.runtime.chance import draw
+from lazaretto.store.runtime.processes import draw
 
 #: How long a process waits before it looks again after it found nothing, at first and at most, in seconds.
 SHORTEST_PAUSE: Final = 0.000_25

@@ -10,8 +10,7 @@ from typing import Any, TypeVar, cast
 
 import psycopg
 
-from lazaretto.model.clock import MICROSECONDS, Clock, SystemClock
-from lazaretto.model.deadline import Deadline, current, too_long
+from lazaretto.model.clock import MICROSECONDS, Clock, Deadline, SystemClock, current, too_long
 from lazaretto.model.partitions import SLOTS
 from lazaretto.store.postgres.commits import Commits
 from lazaretto.store.postgres.confined_commits import ConfinedCommits

@@ -15,9 +15,8 @@ from lazaretto.store.postgres.plan import Planned, Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
 from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.records.messages import QueueRecord
-from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.sequence_numbers import SequenceNumbers
+from lazaretto.store.sql.sequence_numbers import PartitionTables, SequenceNumbers
 
 #: So many of the last numbers of each lane stand for those that only the commit knows, in their order.
 _PLACEHOLDERS = 1 << 20

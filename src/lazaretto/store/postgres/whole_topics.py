@@ -13,9 +13,9 @@ from lazaretto.store.postgres.whole_context import WholeContext
 from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
 from lazaretto.store.records.messages import QueueRecord, RoutedMessage
 from lazaretto.store.sql.body_tables import BodyTables
-from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import INLINE_BODY
+from lazaretto.store.sql.sequence_numbers import PartitionTables
 from lazaretto.store.sql.topic_tables import TopicTables
 
 

@@ -7,8 +7,8 @@ import time
 import weakref
 from typing import Final
 
+from lazaretto.model.actors import Taker, TakerRecord
 from lazaretto.model.clock import MICROSECONDS, Clock
-from lazaretto.model.presence import Taker, TakerRecord
 
 #: How long one is still told of that takes no more, in microseconds: clients come again with each request.
 _LINGER: Final = 60 * MICROSECONDS

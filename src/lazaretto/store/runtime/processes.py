@@ -1,13 +1,20 @@
-"""Identifies this process, and tells whether another one is alive."""
+"""This process: its identity, whether another one is alive, and random numbers of its own."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import random
+import secrets
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+# The module's own functions share one generator, which the program may have seeded to repeat what it does.
+_OWN: Final = random.SystemRandom()
 
 
 class Process(NamedTuple):
@@ -75,3 +82,15 @@ def _born(pid: int) -> str | None:
     # The name, in parentheses, may hold anything.
     fields = text.rpartition(")")[2].split()
     return "gone" if fields[0] in "ZX" else fields[19]
+
+
+def draw() -> float:
+    """Return a random number from 0 to below 1, as for a jitter."""
+    return _OWN.random()
+
+
+def message_ids() -> Callable[[], str]:
+    """Return what gives ids that no other message has; threads and transactions share it."""
+    write = f"{secrets.token_hex(8)}{{:08x}}".format
+    # Each message takes one, so no function of Python's stands between.
+    return map(write, itertools.count(1)).__next__

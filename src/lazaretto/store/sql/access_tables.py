@@ -1,10 +1,10 @@
-"""Access in SQL: the part of a transaction for people and their secrets."""
+"""Access in SQL: people and their secrets, and commands with an idempotency key."""
 
 from __future__ import annotations
 
 import msgspec
 
-from lazaretto.store.records.access import FINGERPRINT_KEY, PersonRecord, SecretRecord
+from lazaretto.store.records.access import FINGERPRINT_KEY, CommandRecord, PersonRecord, SecretRecord
 from lazaretto.store.sql.commit_context import Part
 
 
@@ -74,3 +74,20 @@ class AccessTables(Part):
     def forget(self, before: int, limit: int) -> bool:
         """Delete secrets that expired before a time; return whether there may be more."""
         return bool(self._context.run("forget_secrets", (before, limit)).rowcount >= limit)
+
+
+class CommandTables(Part):
+    """Operations on commands that were run under an idempotency key, within one commit."""
+
+    def find(self, key: str) -> CommandRecord | None:
+        """Return the command that was run under a key."""
+        row = self._context.run("select_command", (key,)).fetchone()
+        return CommandRecord(*row) if row else None
+
+    def keep(self, record: CommandRecord) -> None:
+        """Keep a command and its answer, in place of one with the same key."""
+        self._context.run("save_command", msgspec.structs.asdict(record))
+
+    def forget(self, before: int, limit: int) -> bool:
+        """Delete commands that were run before a time; return whether there may be more."""
+        return bool(self._context.run("delete_commands", (before, limit)).rowcount >= limit)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from lazaretto.errors import BrokerClosed, StoreError, TransactionError
-from lazaretto.model.deadline import current, undated
+from lazaretto.model.clock import current, undated
 from lazaretto.store.runtime import measures
 from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.sql.operation import Operation

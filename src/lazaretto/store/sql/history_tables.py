@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from lazaretto.model.fingerprint import Fingerprint
-from lazaretto.model.keys import SEQUENCE_BITS, queue_of
+from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, queue_of
 from lazaretto.model.rates import DEAD
+from lazaretto.model.reservoir import Kept
 from lazaretto.store.records.messages import (
     CLIENTS,
     AttemptRecord,
@@ -21,10 +22,17 @@ from lazaretto.store.records.messages import (
     ErrorRecord,
     EventRecord,
     NewEvent,
+    SampleRecord,
 )
 from lazaretto.store.sql.cause_tables import HOUR, CauseTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.rate_tables import RateTables
+
+#: What is stored of a dead letter, in its order.
+_LETTER = operator.attrgetter(
+    "key", "message_id", "reason", "description", "error_type", "error_message", "dead_lettered", "enqueued",
+    "generation", "counters", "resubmitted_from", "subqueue",
+)  # fmt: skip
 
 
 class LetterQuery(NamedTuple):
@@ -37,13 +45,6 @@ class LetterQuery(NamedTuple):
 
 _LETTERS = LetterQuery("select_dead_letters", "select_dead_letters_alike", "select_dead_letters_named")
 _KEYS = LetterQuery("select_letter_keys", "select_letter_keys_alike", "select_letter_keys_named")
-
-
-#: What is stored of a dead letter, in its order.
-_LETTER = operator.attrgetter(
-    "key", "message_id", "reason", "description", "error_type", "error_message", "dead_lettered", "enqueued",
-    "generation", "counters", "resubmitted_from", "subqueue",
-)  # fmt: skip
 
 
 def error_of(attempt: AttemptRecord) -> ErrorRecord:
@@ -243,3 +244,54 @@ class HistoryTables(Part):
         """Return operators' actions, newest first."""
         values = {**msgspec.structs.asdict(criteria), "limit": limit}
         return [AuditRecord(*row) for row in self._context.run("select_audit", values)]
+
+
+class SampleTables(Part):
+    """Operations on kept messages within one commit."""
+
+    def keep(self, keys: Sequence[int], longest: int) -> None:
+        """Keep messages that are about to be removed, except those with a body above a limit."""
+        context = self._context
+        values = {
+            "now": context.now, "keys": context.ids(keys), "longest": longest, "worker": context.worker,
+        }  # fmt: skip
+        context.run("keep_samples", values)
+
+    def put(self, samples: Sequence[SampleRecord]) -> None:
+        """Keep messages in the form given, as completed now, by this process if no worker is given."""
+        now = self._context.now
+        values = [
+            v
+            for one in samples
+            for v in (
+                one.key, now, one.message_id, one.enqueued, one.headers, one.body,
+                one.worker or self._context.worker,
+            )
+        ]  # fmt: skip
+        if values:
+            self._context.insert("insert_samples", values, len(samples))
+
+    def standing(self, queue_id: int) -> list[Kept]:
+        """Return the records of a queue's kept messages, without the messages."""
+        return [Kept(*row) for row in self._context.run("select_sample_sizes", _bounds(queue_id))]
+
+    def of_queue(self, queue_id: int) -> list[SampleRecord]:
+        """Return a queue's kept messages."""
+        return [
+            SampleRecord(key, message_id, enqueued, headers and bytes(headers), bytes(body), worker, kept)
+            for key, message_id, enqueued, headers, body, worker, kept in self._context.run(
+                "select_samples", _bounds(queue_id)
+            )
+        ]
+
+    def remove(self, keys: Sequence[int]) -> None:
+        """Remove kept messages."""
+        self._context.run("delete_samples", (self._context.ids(keys),))
+
+    def remove_all(self, queue_id: int) -> None:
+        """Remove all kept messages of a queue."""
+        self._context.run("delete_samples_of", _bounds(queue_id))
+
+
+def _bounds(queue_id: int) -> tuple[int, int]:
+    return lower_bound(queue_id), lower_bound(queue_id + 1)

@@ -27,29 +27,25 @@ from lazaretto.store.records.messages import (
     QueueRecord,
     Share,
 )
-from lazaretto.store.runtime.chance import draw
-from lazaretto.store.sql.access_tables import AccessTables
+from lazaretto.store.runtime.processes import draw
+from lazaretto.store.sql.access_tables import AccessTables, CommandTables
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
-from lazaretto.store.sql.columns import standing, with_past
-from lazaretto.store.sql.command_tables import CommandTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
-from lazaretto.store.sql.history_tables import HistoryTables
-from lazaretto.store.sql.listing_tables import ListingTables
+from lazaretto.store.sql.history_tables import HistoryTables, SampleTables
+from lazaretto.store.sql.listing_tables import ListingTables, OverviewTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.message_reads import MessageReads
-from lazaretto.store.sql.overview_tables import OverviewTables
-from lazaretto.store.sql.partition_tables import PartitionTables
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rate_tables import RateTables
 from lazaretto.store.sql.repair_tables import RepairTables
 from lazaretto.store.sql.rows import INLINE_BODY
-from lazaretto.store.sql.sample_tables import SampleTables
-from lazaretto.store.sql.sequence_numbers import SequenceNumbers
+from lazaretto.store.sql.sequence_numbers import PartitionTables, SequenceNumbers
 from lazaretto.store.sql.session_tables import SessionTables
 from lazaretto.store.sql.topic_tables import TopicTables
+from lazaretto.store.sql.words import standing, with_past
 from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: Tokens that are made at once: the system's source of randomness lets other threads run each time.

@@ -1,8 +1,11 @@
-"""The words of all queries: a message's states, and the arithmetic of keys."""
+"""The words of all queries: columns of messages, a message's states, and the arithmetic of keys."""
 
 from __future__ import annotations
 
+import operator
+import typing
 from collections.abc import Mapping
+from typing import Final
 
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import (
@@ -16,9 +19,32 @@ from lazaretto.model.keys import (
     place_of,
 )
 from lazaretto.store.records.claims import MOST_SHARDS
-from lazaretto.store.records.messages import DEFERRED, DELAYED, FRESH, LOCKED, READY, SCHEDULED, SUSPECT
-from lazaretto.store.sql.columns import PARTS
+from lazaretto.store.records.messages import (
+    DEFERRED,
+    DELAYED,
+    FRESH,
+    LOCKED,
+    READY,
+    SCHEDULED,
+    SUSPECT,
+    MessageRow,
+)
 from lazaretto.store.sql.query_files import Words
+
+#: What is read of a message: all but its body.
+_ROW: Final = MessageRow.__struct_fields__
+#: What a lock says. A new standing has none.
+_LOCK: Final = ("lock_token", "locked_at", "locked_by")
+#: What is written of a message that has a past, but for its body and where that is.
+WITH_PAST: Final = tuple(name for name in _ROW if name not in (*_LOCK, "body_id"))
+#: What changes of a message that is there.
+STANDING: Final = tuple(name for name in WITH_PAST if name not in ("key", "message_id"))
+
+_TYPES: Final = {int: "bigint", str: "text", bytes: "bytea"}
+
+#: Those values of a row.
+with_past = operator.attrgetter(*WITH_PAST)
+standing = operator.attrgetter(*STANDING)
 
 _CONSTANTS = {
     "FRESH": FRESH,
@@ -47,6 +73,28 @@ _KEYS = {
     "partition_bound": f"(({{0}} << {QUEUE_BITS}) + (CAST({{1}} AS BIGINT) << {PARTITION_SEQUENCE_BITS}))",
     "place_in": f"({{0}} << {SUBQUEUE_BITS} | {{1}})",
     "subqueue_bound": f"(({{0}} << {SUBQUEUE_BITS} | {{1}}) << {SEQUENCE_BITS})",
+}
+
+
+def _type_of(column: str) -> str:
+    hint = typing.get_type_hints(MessageRow)[column]
+    return next(_TYPES[part] for part in typing.get_args(hint) or (hint,) if part in _TYPES)
+
+
+def _listed(template: str, columns: tuple[str, ...]) -> str:
+    return ", ".join(template.format(name=name) for name in columns)
+
+
+#: Parts of queries.
+PARTS: Final = {
+    "row_columns": _listed("{name}", _ROW),
+    "past_columns": _listed("{name}", WITH_PAST),
+    "past_values": _listed(":{name}", WITH_PAST),
+    "standing_columns": _listed("{name}", STANDING),
+    "standing_values": ", ".join(f"[as_type {name}, {_type_of(name)}]" for name in STANDING),
+    "set_standing": _listed("{name} = :{name}", STANDING),
+    "set_new_standing": _listed("{name} = n.{name}", STANDING),
+    "no_lock": _listed("{name} = NULL", _LOCK),
 }
 
 

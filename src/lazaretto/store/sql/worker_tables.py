@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from lazaretto.model.actors import TakerRecord
 from lazaretto.model.keys import lower_bound
-from lazaretto.model.presence import TakerRecord
 from lazaretto.store.records.messages import LOST, LOST_TOGETHER, LeaseRecord, MessageRow, WorkerRecord
 from lazaretto.store.runtime.processes import Process, is_gone, this_process
 from lazaretto.store.sql.commit_context import Part

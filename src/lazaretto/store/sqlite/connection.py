@@ -1,12 +1,18 @@
-"""Opens SQLite files: settings, refusals, and SQLite's errors as ours."""
+"""Opens SQLite files: settings, refusals, and SQLite's errors as ours.
+
+SQLite 3.7.0 to 3.51.2 may damage a database if one connection begins a checkpoint in the moment in which
+another one, in whatever process, begins the log anew. Only a writer does that. So SQLite's own checkpoints,
+which come behind a commit when others may write already, are off; whoever holds the right to write makes one.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import itertools
 import re
 import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +25,7 @@ from lazaretto.errors import (
     StoreTooNew,
 )
 from lazaretto.store.runtime.forks import on_fork
+from lazaretto.store.sqlite.store_file import read_at
 
 #: The oldest SQLite that understands the store's queries.
 OLDEST = (3, 35, 0)
@@ -49,7 +56,6 @@ _KINDS: dict[int, tuple[type[StoreError], str]] = {
     sqlite3.SQLITE_TOOBIG: (StoreError, "a value exceeds SQLite's size limit; send a smaller one"),
 }
 
-
 #: What no statement is to blame for, whatever it asks.
 _OWN_FAULTS = {
     sqlite3.SQLITE_BUSY,
@@ -63,12 +69,26 @@ _OWN_FAULTS = {
     sqlite3.SQLITE_READONLY,
 }
 
-
 #: How SQLite tells of a schema that it cannot read because it is newer, not because it is damaged.
 _NOT_UNDERSTOOD = re.compile(
     r"malformed database schema \(.*\) - (near |unknown |unrecognized |no such |unsupported |wrong number)"
     "|unsupported file format"
 )
+
+_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
+
+#: Pages in the log after which they are copied to the file: 4 MiB.
+_PAGES = 1000
+#: How many transactions begin for each look at the log: beside a small commit, a look is not free.
+_LOOK_EVERY = 8
+_HEADER_BYTES = 32
+_FRAME_HEADER_BYTES = 24
+#: Versions that were mended: from the first of each pair to below the second.
+_MENDED = (((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0)), ((3, 51, 3), (4, 0, 0)))
+
+
+class _Connection(sqlite3.Connection):
+    """One that is known to the forked children of its process."""
 
 
 def refuse_old_sqlite() -> None:
@@ -124,13 +144,6 @@ def translating(where: str) -> Iterator[None]:
         raise translated(error, where) from error
 
 
-class _Connection(sqlite3.Connection):
-    """One that is known to the forked children of its process."""
-
-
-_open: weakref.WeakSet[_Connection] = weakref.WeakSet()
-
-
 def _keep_open() -> None:
     # Closing it, as its last reference does, would undo in the log's shared memory what the parent is about
     # to commit.
@@ -174,3 +187,56 @@ def connect(path: Path, *, read_only: bool = False, busy: float) -> sqlite3.Conn
         connection.close()
         raise
     return connection
+
+
+def has_reset_bug(version: tuple[int, int, int]) -> bool:
+    """Return whether a SQLite version may damage a database when a checkpoint meets a log restart."""
+    return version >= (3, 7, 0) and not any(low <= version < high for low, high in _MENDED)
+
+
+class Log:
+    """The log of one store: `file`, open to read, with pages of `page_size` bytes.
+
+    `connect`: gives one more connection.
+    """
+
+    def __init__(self, file: int, page_size: int, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._file = file
+        self._frame_bytes = page_size + _FRAME_HEADER_BYTES
+        self._connect = connect
+        self._connection: sqlite3.Connection | None = None
+        #: Whether it is a transaction's turn to ask, for each that begins.
+        self.turns = itertools.cycle([True] + [False] * (_LOOK_EVERY - 1))
+        self._set_due(_PAGES)
+
+    def _set_due(self, pages: int) -> None:
+        self._due_offset = _HEADER_BYTES + (pages - 1) * self._frame_bytes
+        #: The salt of the page that stands there since before the log was begun anew; empty where none does.
+        self._old_salt = b""
+
+    def is_due(self) -> bool:
+        """Return whether it is time to copy the log to the file. Called when a transaction begins."""
+        frame_header = read_at(self._file, _FRAME_HEADER_BYTES, self._due_offset)
+        salt = frame_header[8:16]
+        if salt == self._old_salt:
+            return False
+        # What was written since the log was begun has the same salt as its header.
+        header = read_at(self._file, _HEADER_BYTES, 0)
+        if salt and salt == header[16:24]:
+            return True
+        self._old_salt = salt
+        return False
+
+    def copy(self) -> None:
+        """Copy the log to the file. The caller holds the right to write, and has written nothing yet."""
+        if self._connection is None:
+            self._connection = self._connect()
+        # It waits for nobody: what old readers still need is copied later.
+        busy, pages, copied = self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        if not busy:
+            self._set_due(_PAGES if copied == pages else pages + _PAGES)
+
+    def close(self) -> None:
+        """Close the connection."""
+        if self._connection is not None:
+            self._connection.close()

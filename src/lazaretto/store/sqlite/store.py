@@ -13,24 +13,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lazaretto.errors import LazarettoError, StoreBusy, StoreError, StoreGone
-from lazaretto.model.clock import MICROSECONDS, Clock
-from lazaretto.model.deadline import Deadline, current, too_long
+from lazaretto.model.clock import MICROSECONDS, Clock, Deadline, current, too_long
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.copy_store import Tables
 from lazaretto.store.sql.idle_connections import Closable, IdleConnections
 from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
-from lazaretto.store.sqlite.commit_marks import CommitMarks
-from lazaretto.store.sqlite.connection import connect, own_fault, translated, translating
+from lazaretto.store.sqlite.connection import Log, connect, has_reset_bug, own_fault, translated, translating
 from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.news import News
 from lazaretto.store.sqlite.schema import prepare
-from lazaretto.store.sqlite.store_file import WatchedFile, refuse_inherited, refuse_second_name
+from lazaretto.store.sqlite.store_file import CommitMarks, WatchedFile, refuse_inherited, refuse_second_name
 from lazaretto.store.sqlite.tables import SqliteTables
 from lazaretto.store.sqlite.user_sql import SqliteExclusive
 from lazaretto.store.sqlite.wake_file import WakeFile
-from lazaretto.store.sqlite.write_ahead_log import Log, has_reset_bug
 from lazaretto.store.sqlite.writers_line import WritersLine
 
 T = TypeVar("T")

@@ -3,22 +3,42 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import os
 import re
+import secrets
+import sqlite3
 import stat
+import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from lazaretto.errors import StoreError, StoreGone
+from lazaretto.errors import BrokerClosed, StoreError, StoreGone
 from lazaretto.store.runtime.forks import on_fork
-from lazaretto.store.sqlite.folder_watch import watch
 
 Identity = tuple[int, int]
 
 _making = threading.Lock()
+
+#: Linux writes blanks and backslashes in a mount point as octal numbers.
+_ESCAPED = re.compile(rb"\\([0-7]{3})")
+
+#: The files that are open in this process, and the identities of those that were so when it was forked.
+_watched: weakref.WeakSet[WatchedFile] = weakref.WeakSet()
+_inherited: set[Identity | None] = set()
+
+#: Bytes of what tells one connection's numbers from another's.
+_NAME: Final = 6
+
+#: Events: a file was renamed away, renamed to here, or removed; the folder itself was removed or renamed.
+_MOVED_FROM, _MOVED_TO, _DELETE, _DELETE_SELF, _MOVE_SELF = 0x40, 0x80, 0x200, 0x400, 0x800
+_EVENTS = _MOVED_FROM | _MOVED_TO | _DELETE | _DELETE_SELF | _MOVE_SELF
+_MOST_BYTES = 1 << 16
+_NONE = bytes(4)
 
 
 def make(path: Path) -> None:
@@ -114,10 +134,6 @@ def _mount_points() -> set[str]:
     return {os.fsdecode(_ESCAPED.sub(_unescape, line.split(b" ")[4])) for line in table.splitlines()}
 
 
-#: Linux writes blanks and backslashes in a mount point as octal numbers.
-_ESCAPED = re.compile(rb"\\([0-7]{3})")
-
-
 def _unescape(octal: re.Match[bytes]) -> bytes:
     return bytes([int(octal[1], 8)])
 
@@ -201,11 +217,6 @@ class WatchedFile:
         _watched.discard(self)
 
 
-#: The files that are open in this process, and the identities of those that were so when it was forked.
-_watched: weakref.WeakSet[WatchedFile] = weakref.WeakSet()
-_inherited: set[Identity | None] = set()
-
-
 def _inherit() -> None:
     _inherited.update(file._opened[0] for file in _watched)
     _inherited.discard(None)
@@ -213,3 +224,117 @@ def _inherit() -> None:
 
 
 on_fork(after_in_child=_inherit)
+
+
+class CommitMarks:
+    """Marks of what a file holds: between two that are equal nobody committed. Threads can share it.
+
+    `opened`: returns a connection that only reads. `closed`: the store is closed.
+    """
+
+    def __init__(self, opened: Callable[[], sqlite3.Connection], closed: threading.Event) -> None:
+        self._opened, self._closed = opened, closed
+        self._lock = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._name = ""
+
+    def mark(self) -> str:
+        """Return the mark of what the file holds now. Raises BrokerClosed, sqlite3.Error."""
+        with self._lock:
+            if self._closed.is_set():
+                raise BrokerClosed("the broker is closed")
+            if self._connection is None:
+                # The number counts what one connection has seen.
+                self._connection, self._name = self._opened(), secrets.token_hex(_NAME)
+            try:
+                (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+            except sqlite3.Error:
+                self._forget()
+                raise
+            return f"{self._name}-{version}"
+
+    def close(self) -> None:
+        """Close the connection, once the store is closed."""
+        with self._lock:
+            self._forget()
+
+    def _forget(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+
+class FolderWatch:
+    """The folders that this process watches: all in one, as a system allows each user only about 100."""
+
+    def __init__(self) -> None:
+        # Not every system has these.
+        import fcntl
+        import termios
+
+        self._ioctl: Callable[..., Any] = fcntl.ioctl
+        self._unread_bytes = termios.FIONREAD
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._add = libc.inotify_add_watch
+        self._fd = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        if self._fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1 failed")
+        self._lock = threading.Lock()
+        self._unread = bytearray(4)
+        self._events = 0
+
+    def add(self, folder: Path) -> None:
+        """Watch one more folder, until the process ends. A folder in which nothing happens costs nothing."""
+        if self._add(self._fd, os.fsencode(folder), _EVENTS) < 0:
+            raise OSError(ctypes.get_errno(), f"{folder} cannot be watched")
+
+    def count(self) -> int:
+        """Return a number that rises when something happens in a folder. Raises OSError."""
+        # Threads share the buffer: whoever finds 0 in it finds the number that was raised before.
+        self._ioctl(self._fd, self._unread_bytes, self._unread)
+        if self._unread != _NONE:
+            with self._lock:
+                self._events += 1
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._fd, _MOST_BYTES)
+        return self._events
+
+    def close(self) -> None:
+        """Watch nothing any more."""
+        os.close(self._fd)
+
+
+@functools.cache
+def _of_process() -> FolderWatch | None:
+    """Return the watch of this process, None where the system has none to give."""
+    if sys.platform != "linux":
+        return None
+    try:
+        return FolderWatch()
+    except (ImportError, AttributeError, OSError):
+        return None
+
+
+def _forget() -> None:
+    """Leave the events of the parent to the parent."""
+    if _of_process.cache_info().currsize:
+        inherited = _of_process()
+        _of_process.cache_clear()
+        if inherited is not None:
+            inherited.close()
+
+
+on_fork(after_in_child=_forget)
+
+
+def watch(folders: Iterable[Path]) -> FolderWatch | None:
+    """Watch these folders too; return None if the system cannot."""
+    shared = _of_process()
+    if shared is None:
+        return None
+    try:
+        for folder in folders:
+            shared.add(folder)
+    except OSError:
+        return None
+    return shared

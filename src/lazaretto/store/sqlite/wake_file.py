@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import mmap
 import os
+import platform
 import stat
 import struct
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
-from lazaretto.store.sqlite import futex
+_WAIT, _WAKE = 0, 1
+#: The number of the system call, by machine: those of 64 bits, whose times are two whole words.
+_NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "loongarch64": 98, "ppc64le": 221, "s390x": 238}
 
 #: How many stores that are open at the same time have a slot; the others nap.
 SLOTS = 256
@@ -41,6 +47,54 @@ _times = struct.Struct("=QQ")
 _lock = struct.Struct("hhqqi4x")
 
 
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_int64))
+
+
+def _system_call() -> tuple[int, Callable[..., int]] | None:
+    number = _NUMBERS.get(platform.machine())
+    if sys.platform != "linux" or number is None or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syscall
+    except (AttributeError, OSError):
+        return None
+    call.restype = ctypes.c_long
+    pointer, number32 = ctypes.c_void_p, ctypes.c_uint32
+    call.argtypes = (ctypes.c_long, pointer, ctypes.c_int, number32, ctypes.POINTER(_Time), pointer, number32)
+    return number, call
+
+
+_CALL = _system_call()
+
+
+def is_there() -> bool:
+    """Return whether the system has futexes that this program can call."""
+    return _CALL is not None
+
+
+def wait(address: int, seen: int, seconds: float) -> None:
+    """Sleep until a `wake` at `address`, a signal or the timeout; other threads keep running.
+
+    It returns at once if the word is not `seen`.
+    """
+    assert _CALL is not None
+    number, call = _CALL
+    whole = int(seconds)
+    time = _Time(whole, int((seconds - whole) * 1e9))
+    if call(number, address, _WAIT, seen, ctypes.byref(time), None, 0) < 0:
+        error = ctypes.get_errno()
+        if error not in (errno.EAGAIN, errno.EINTR, errno.ETIMEDOUT):
+            raise OSError(error, os.strerror(error))
+
+
+def wake(address: int) -> None:
+    """Wake the threads that sleep at `address`."""
+    assert _CALL is not None
+    number, call = _CALL
+    call(number, address, _WAKE, 0x7FFF_FFFF, None, None, 0)
+
+
 def wake_file_of(store: str | os.PathLike[str]) -> str:
     """Return where a store's wake file is: beside the file itself, not beside a link to it."""
     return f"{os.path.realpath(store)}-wake"
@@ -57,7 +111,7 @@ class WakeFile:
             self._write, self._unlocked, self._control = fcntl.F_WRLCK, fcntl.F_UNLCK, fcntl.fcntl
         except (ImportError, AttributeError):
             raise OSError("this system has no locks of open files") from None
-        if not futex.is_there():
+        if not is_there():
             raise OSError("this system has no futexes")
         self._fd = _open(wake_file_of(store), store.stat())
         try:
@@ -126,7 +180,7 @@ class WakeFile:
         if self.words[offset >> 2]:
             return False
         self.words[offset >> 2] = 1
-        futex.wake(self._start + offset)
+        wake(self._start + offset)
         return True
 
     def silence(self, bell: int) -> None:
@@ -135,7 +189,7 @@ class WakeFile:
 
     def sleep(self, bell: int, seconds: float) -> None:
         """Sleep until an own bell is rung, a signal comes, or the time is over."""
-        futex.wait(self._start + self._base + bell, 0, seconds)
+        wait(self._start + self._base + bell, 0, seconds)
 
     # -- news -----------------------------------------------------------------------------------
 

@@ -18,8 +18,8 @@ from lazaretto.commands import COMMANDS, Command
 from lazaretto.commands.opposites import entry_records
 from lazaretto.engine.log import AuditEntry, Event
 from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.model.permissions import Permission
-from lazaretto.model.records.letters import csv_cell
+from lazaretto.model.grants import Permission
+from lazaretto.model.records.messages import csv_cell
 from lazaretto.model.records.plain import plain
 from lazaretto.web.allowed import key_of, require_for
 from lazaretto.web.answers import json_of

@@ -17,9 +17,9 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption, MessageNotFound
 from lazaretto.model.entities import EntityPath, dead_letter_path
+from lazaretto.model.grants import Permission
 from lazaretto.model.messages import DeadLetter
-from lazaretto.model.permissions import Permission
-from lazaretto.model.records.letters import LETTER_COLUMNS, letter_cells
+from lazaretto.model.records.messages import LETTER_COLUMNS, letter_cells
 from lazaretto.model.repairs import RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.answers import json_of
 from lazaretto.web.bounded import LastingResponse, lettered

@@ -16,10 +16,9 @@ from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescr
 from lazaretto.engine.messages.prepare import view_of
 from lazaretto.errors import EntityExists, InvalidMessage
 from lazaretto.model.descriptions import QueueDescription
-from lazaretto.model.filters.judge import judge_of
-from lazaretto.model.filters.rules import Rule, SqlFilter
+from lazaretto.model.filters.rules import Rule, SqlFilter, judge_of
+from lazaretto.model.grants import Permission
 from lazaretto.model.messages import Message
-from lazaretto.model.permissions import Permission
 from lazaretto.model.records.messages import message_of
 from lazaretto.web.answers import json_of
 from lazaretto.web.routes import Call, Query, route

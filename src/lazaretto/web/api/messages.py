@@ -15,15 +15,15 @@ from lazaretto.aio.posting import introduce
 from lazaretto.broker.receiver import Mode
 from lazaretto.dialogs.declaration import as_declaration
 from lazaretto.dialogs.description import ConversationDescription, TimelineEntry
-from lazaretto.engine.messages.parts import ROOM
+from lazaretto.engine.messages.peek import ROOM
 from lazaretto.errors import InvalidMessage, MessageTooLarge
+from lazaretto.model.actors import HTTP_CLIENT, client_name
 from lazaretto.model.clock import iso
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.filters.records import property_value
+from lazaretto.model.grants import Permission
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import Message, PeekedMessage, ReceivedMessage
-from lazaretto.model.permissions import Permission
-from lazaretto.model.presence import HTTP_CLIENT, client_name
 from lazaretto.model.records.messages import message_of, refuse_many, usual_messages
 from lazaretto.observe.traces.context import TRACEPARENT, TRACESTATE, has_context, parse, properties_of
 from lazaretto.web.bounded import COST, LastingResponse, array_of, peeked

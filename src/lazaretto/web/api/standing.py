@@ -14,7 +14,7 @@ from lazaretto.engine.entities.overview import MOST_NAMED, NAMED, Status
 from lazaretto.engine.four_eyes import FourEyesWish
 from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Permission
 from lazaretto.model.rates import Rate
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.observe.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition, process_exposition

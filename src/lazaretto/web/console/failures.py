@@ -12,11 +12,10 @@ from lazaretto.engine.marks import MOST_MARKS, marks_of
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
-from lazaretto.model.marks import MARK, TimeMark, mark_before
+from lazaretto.model.causes import MARK, TimeMark, mark_before
+from lazaretto.model.grants import Permission
 from lazaretto.model.messages import Attempt, DeadLetter
-from lazaretto.model.permissions import Permission
-from lazaretto.model.repair_phases import Phase
-from lazaretto.model.repairs import RepairedLetter, RepairStatus
+from lazaretto.model.repairs import Phase, RepairedLetter, RepairStatus
 from lazaretto.web.console.render import address, shown_text
 from lazaretto.web.console.visit import Page, Visit, moved_to
 

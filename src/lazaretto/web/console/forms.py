@@ -22,9 +22,8 @@ from lazaretto.model.entities import (
     split_subscription,
     subscription_path,
 )
-from lazaretto.model.permissions import Permission
-from lazaretto.model.records.options import changes_from
-from lazaretto.model.records.plain import plain
+from lazaretto.model.grants import Permission
+from lazaretto.model.records.plain import changes_from, plain
 from lazaretto.web.console.actions import command_of
 from lazaretto.web.console.queues import attempts_of
 from lazaretto.web.console.render import address, line_of

@@ -13,9 +13,9 @@ from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.edits.difference import differences
 from lazaretto.model.edits.edit import Changed, Refused, whole_body
 from lazaretto.model.edits.redact import MASK
+from lazaretto.model.grants import Permission
 from lazaretto.model.message_history import MessageHistory, Moment
 from lazaretto.model.messages import DeadLetter
-from lazaretto.model.permissions import Permission
 from lazaretto.web.allowed import refuse_functions
 from lazaretto.web.console.bodies import WAYS, body_of, editable, json_fault, show_body
 from lazaretto.web.console.render import address

@@ -16,12 +16,11 @@ from lazaretto.engine.log import EVENT_KINDS
 from lazaretto.engine.outcome.causes import Cause
 from lazaretto.engine.workers.list_workers import MessageTaker, Worker
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
+from lazaretto.model.actors import AMQP_CLIENT, HTTP_CLIENT
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.grants import ROLES, may
-from lazaretto.model.permissions import Permission
-from lazaretto.model.presence import AMQP_CLIENT, HTTP_CLIENT
+from lazaretto.model.grants import ROLES, Permission, may
 from lazaretto.model.rates import Rate
-from lazaretto.model.repair_phases import Phase
+from lazaretto.model.repairs import Phase
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.later import later_than
 from lazaretto.web.problems import STATUSES

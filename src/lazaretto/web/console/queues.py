@@ -17,8 +17,8 @@ from lazaretto.model.entities import (
     MessageState,
     names_subscription,
 )
+from lazaretto.model.grants import Permission
 from lazaretto.model.messages import PeekedMessage
-from lazaretto.model.permissions import Permission
 from lazaretto.model.policy import UNLIMITED, Backoff, PoisonPolicy
 from lazaretto.serving.budget import Share
 from lazaretto.web.bounded import peeked

@@ -20,10 +20,10 @@ from starlette.requests import Request
 
 from lazaretto.engine.command import Command
 from lazaretto.engine.outcome.causes import Cause
+from lazaretto.model.causes import TimeMark
 from lazaretto.model.clock import iso
 from lazaretto.model.filters.rules import describe_filter
-from lazaretto.model.marks import TimeMark
-from lazaretto.model.records.sentences import told_detail
+from lazaretto.model.records.plain import told_detail
 from lazaretto.model.shown_text import safe, safe_lines
 
 #: Units of a drawing: how wide a bar is with its gap, and how high the highest is.

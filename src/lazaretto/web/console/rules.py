@@ -16,10 +16,9 @@ from lazaretto.errors import (
     LazarettoError,
 )
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.filters.judge import Judgement, judge_of
-from lazaretto.model.filters.rules import Rule, SqlFilter
+from lazaretto.model.filters.rules import Judgement, Rule, SqlFilter, judge_of
+from lazaretto.model.grants import Permission
 from lazaretto.model.messages import Message, StoredMessage
-from lazaretto.model.permissions import Permission
 from lazaretto.model.records.messages import values_of
 from lazaretto.web.bounded import in_room
 from lazaretto.web.console.visit import Page, Visit

@@ -15,7 +15,7 @@ from lazaretto.commands import Command
 from lazaretto.commands.opposites import opposites
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry
 from lazaretto.errors import InvalidOption
-from lazaretto.model.permissions import Permission
+from lazaretto.model.grants import Permission
 from lazaretto.serving.budget import Share
 from lazaretto.serving.http import share_of
 from lazaretto.web.access import Identity

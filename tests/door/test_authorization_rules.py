@@ -29,7 +29,7 @@ from door.client import Manager, connected, opened, run, token
 from door.served import Served
 from door.test_administration import authority, client, guarded, string, trusted
 from lazaretto import Broker, aio
-from lazaretto.aio.signing import SigningRules
+from lazaretto.aio.witness import SigningRules
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.model.signing import SigningRule
 from lazaretto.servicebus import AccessPolicy, grants

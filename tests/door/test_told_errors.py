@@ -16,8 +16,8 @@ from lazaretto.servicebus.amqp.events import CreditChanged, DeliveriesUpdated, L
 from lazaretto.servicebus.amqp.performatives import Accepted, Rejected
 from lazaretto.servicebus.amqp.values import Array, Int
 from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of, status_of
-from lazaretto.servicebus.atom.refusals import refusal_of
-from lazaretto.servicebus.signatures import Unauthorized
+from lazaretto.servicebus.atom.feeds import refusal_of
+from lazaretto.servicebus.grants import Unauthorized
 
 LOST = (
     "The lock supplied is invalid. Either the lock expired, or the message has already been removed from the "

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from lazaretto.host import HandlerOptions
-from lazaretto.host.handler_options import GivenIsolation, Isolation
+from lazaretto.host.handlers import GivenIsolation, Isolation
 from lazaretto.isolation import SandboxOptions
 from lazaretto.isolation.sandbox_options import Mode
 from lazaretto.model.breaker import BreakerPolicy

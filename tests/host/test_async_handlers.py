@@ -14,7 +14,7 @@ from patience import PATIENCE, wait_until
 
 from lazaretto import Broker, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, ServiceHost
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 
 from .serving import send, serve, worked_off
 from .test_deaths import Service, end

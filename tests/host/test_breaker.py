@@ -20,7 +20,7 @@ from lazaretto import (
     ReceivedMessage,
 )
 from lazaretto.host import Handler, ServiceHost
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 
 from .serving import send, serve, worked_off
 

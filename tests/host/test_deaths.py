@@ -14,7 +14,7 @@ from patience import PATIENCE, wait_until
 
 from lazaretto import Broker, PoisonPolicy
 from lazaretto.host import Isolation
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 
 from .serving import send
 

@@ -21,7 +21,7 @@ from lazaretto import (
     SandboxSetupError,
 )
 from lazaretto.host import Handler, HandlerContext, ServiceHost, handler, load_function, load_handlers
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 
 from .serving import send, serve
 

@@ -12,7 +12,7 @@ from patience import PATIENCE, wait_until
 
 from lazaretto import Broker, InvalidMessage, Message, Outcome, PoisonPolicy, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, PoisonMessage, ServiceHost, handler
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 
 from .serving import send, serve
 

@@ -21,8 +21,7 @@ from lazaretto import (
     ReceivedMessage,
 )
 from lazaretto.host import Handler, HandlerContext, ServiceHost
-from lazaretto.host.handler_options import GivenIsolation
-from lazaretto.host.handlers import HandlerFunction
+from lazaretto.host.handlers import GivenIsolation, HandlerFunction
 
 from .serving import send, serve
 

@@ -13,7 +13,7 @@ from patience import PATIENCE, wait_until
 from lazaretto import Broker, InvalidOption, ReceivedMessage
 from lazaretto.engine.workers.leases import Take
 from lazaretto.host import Handler, ServiceHost
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 from lazaretto.model.entities import EntityPath
 
 from .serving import send, serve

@@ -14,7 +14,7 @@ from traced import Traces, attributes, links, parent_of, traced
 
 from lazaretto import Broker, Message, PoisonPolicy, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext
-from lazaretto.host.handler_options import GivenIsolation
+from lazaretto.host.handlers import GivenIsolation
 
 from .serving import send, serve
 

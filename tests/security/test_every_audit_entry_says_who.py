@@ -12,8 +12,7 @@ from door.client import Manager, connected, opened, run, token
 from web.conftest import Served
 
 from lazaretto import AuditEntry, Broker, Message, aio
-from lazaretto.aio.signing import SigningRules
-from lazaretto.aio.witness import MOST_REFUSALS, Minutes, Witness
+from lazaretto.aio.witness import MOST_REFUSALS, Minutes, SigningRules, Witness
 from lazaretto.commands import CreateLink, CreateToken, GrantRole, SetRedaction
 from lazaretto.errors import InvalidOption, StoreReadOnly
 from lazaretto.model.signing import SigningRule

@@ -10,7 +10,7 @@ from door.client import Client, Manager, connected, opened, run, token
 from web.conftest import serving
 
 from lazaretto import Broker, aio
-from lazaretto.aio.signing import SigningRules
+from lazaretto.aio.witness import SigningRules
 from lazaretto.errors import InvalidPath
 from lazaretto.model.grants import Grant, Permission, Reach, Role, grant_covers, may
 from lazaretto.model.redaction import checked_rule, rules_for

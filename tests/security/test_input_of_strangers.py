@@ -16,8 +16,8 @@ from lazaretto.errors import InvalidPath
 from lazaretto.model.records.messages import csv_cell
 from lazaretto.servicebus import AccessPolicy, DoorLimits
 from lazaretto.servicebus.amqp.events import LinkDetached
-from lazaretto.servicebus.foreign import check_page
-from lazaretto.servicebus.signatures import Unauthorized, entity_of
+from lazaretto.servicebus.grants import Unauthorized, entity_of
+from lazaretto.servicebus.server import check_page
 from lazaretto.web.allowed import key_of
 from lazaretto.web.origin import relative
 

@@ -13,11 +13,9 @@ from hypothesis import given, settings
 from lazaretto.model.entities import QueueOptions, TopicOptions
 from lazaretto.model.filters.rules import decode_rules, encode_rules
 from lazaretto.model.spans import write_duration
-from lazaretto.servicebus.atom.feeds import INSTANCE
-from lazaretto.servicebus.atom.markup import element, parse
+from lazaretto.servicebus.atom.feeds import INSTANCE, element, parse
 from lazaretto.servicebus.atom.rules import described, rule_of
-from lazaretto.servicebus.atom.settings import ELEMENTS, changes_of, told
-from lazaretto.servicebus.atom.values import FOREVER, read_seconds
+from lazaretto.servicebus.atom.settings import ELEMENTS, FOREVER, changes_of, read_seconds, told
 
 BASE = "http://localhost:5672"
 SECOND = 1_000_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lazaretto import ManualClock
 from lazaretto.model.actors import RECEIVER, Taker
-from lazaretto.store.runtime.presence import Presence
+from lazaretto.store.runtime.notices import Presence
 
 ORDERS = Taker("orders", RECEIVER, "shop")
 

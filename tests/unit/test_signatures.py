@@ -10,7 +10,7 @@ import urllib.parse
 import pytest
 
 from lazaretto.errors import InvalidOption
-from lazaretto.servicebus.signatures import (
+from lazaretto.servicebus.grants import (
     AccessPolicy,
     Right,
     Unauthorized,

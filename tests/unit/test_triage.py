@@ -16,10 +16,9 @@ from lazaretto import FilterError
 from lazaretto.model.filters.sql import compile_filter
 from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
-from lazaretto.model.triage.columns import Group, rows_of
 from lazaretto.model.triage.differences import find_difference, find_differences
 from lazaretto.model.triage.families import HOLE, Cause, unite
-from lazaretto.model.triage.features import Features, features_of
+from lazaretto.model.triage.features import Features, Group, features_of, rows_of
 
 from .planted import CAUSES, Order, Planted, bad, features, good
 

@@ -8,9 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from lazaretto.model.triage.columns import Group
 from lazaretto.model.triage.differences import find_by_worker
-from lazaretto.model.triage.features import Features
+from lazaretto.model.triage.features import Features, Group
 
 from .planted import features, good
 

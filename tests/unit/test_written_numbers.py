@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lazaretto.servicebus.numbers import read_number, written_number
+from lazaretto.servicebus.plain_messages import read_number, written_number
 
 
 @pytest.mark.parametrize(

@@ -5,18 +5,27 @@ from __future__ import annotations
 import logging
 import time
 import weakref
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
 from lazaretto.engine.audited import NoteAct
+from lazaretto.engine.entities.signing_rules import SetSigningRules, rules_above, rules_at
 from lazaretto.errors import LazarettoError, StoreReadOnly
 from lazaretto.model.actors import Actor, NameKind
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.grants import owner_of
+from lazaretto.model.signing import SigningRule
 from lazaretto.store.sql.store import Store
 
 _MINUTE = 60.0
+
+_log = logging.getLogger("lazaretto.audit")
+#: Refused logins that are noted in a minute, from all addresses together.
+MOST_REFUSALS: Final = 100
+
+_kept: weakref.WeakKeyDictionary[Store, _Kept] = weakref.WeakKeyDictionary()
 
 
 class Minutes:
@@ -44,20 +53,12 @@ class Minutes:
         return rest
 
 
-_log = logging.getLogger("lazaretto.audit")
-#: Refused logins that are noted in a minute, from all addresses together.
-MOST_REFUSALS: Final = 100
-
-
 class _Kept:
     """Recent notes about one store, from all doors of this process."""
 
     def __init__(self) -> None:
         self.refusals = Minutes(MOST_REFUSALS)
         self.reads = Minutes()
-
-
-_kept: weakref.WeakKeyDictionary[Store, _Kept] = weakref.WeakKeyDictionary()
 
 
 class Witness:
@@ -100,3 +101,25 @@ class Witness:
             )  # fmt: skip
         except LazarettoError as error:
             _log.error("%s by %s is not in the audit log: %s", noting.action, noting.actor, error)
+
+
+class SigningRules:
+    """The authorization rules of a broker's queues and topics."""
+
+    def __init__(self, broker: AsyncBroker) -> None:
+        inner: Any = broker
+        self._store: Store = inner._inner._store
+        self._driver: Driver = inner._driver
+
+    async def above(self, path: str) -> tuple[str, tuple[SigningRule, ...]]:
+        """Return the queue or topic that a path is in, and its rules. Where nothing is: an empty path."""
+        return await self._driver.call(self._store.read, lambda tx: rules_above(tx, path))
+
+    async def at(self, paths: Sequence[str]) -> dict[str, tuple[SigningRule, ...]]:
+        """Return the rules of each entity that has some, by path in lower case."""
+        return await self._driver.call(self._store.read, lambda tx: rules_at(tx, paths))
+
+    async def set(self, path: str, rules: Sequence[SigningRule], actor: str) -> None:
+        """Set the rules of a queue or topic. Raises EntityNotFound, InvalidOption, NotAllowed."""
+        setting = SetSigningRules(EntityPath.parse(path), tuple(rules), actor)
+        await self._driver.call(self._store.run, setting)

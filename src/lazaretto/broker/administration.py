@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import TypeVar, Unpack
 
+from lazaretto.broker.dead_letters import checked_filter
+from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens
 from lazaretto.engine.command import Act, formerly
+from lazaretto.engine.entities.overview import Status, read_rates, read_status
 from lazaretto.engine.entities.queues import (
     create_queues,
     describe,
@@ -30,11 +34,15 @@ from lazaretto.engine.entities.topics import (
     require_topic,
     update_topic,
 )
+from lazaretto.engine.four_eyes import FourEyesWish, four_eyes, four_eyes_wish
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.breakers import describe_breaker
-from lazaretto.errors import InvalidOption
-from lazaretto.model.checks import member, shown, text, whole
+from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
+from lazaretto.engine.outcome.dead_letter_pages import ORDERS, DeadLetterPage, read_page
+from lazaretto.engine.redaction import find_rules
+from lazaretto.errors import InvalidOption, LazarettoError
+from lazaretto.model.checks import GivenDuration, member, seconds, shown, text, whole
 from lazaretto.model.descriptions import BreakerDescription, QueueDescription
 from lazaretto.model.entities import (
     LONGEST_PATH,
@@ -44,14 +52,23 @@ from lazaretto.model.entities import (
     QueueOptions,
     QueueStatus,
     TopicOptions,
+    dead_letter_path,
     subscription_path,
 )
 from lazaretto.model.filters.rules import Rule
+from lazaretto.model.grants import person_name
 from lazaretto.model.option_changes import QueueChanges, TopicChanges
+from lazaretto.model.rates import KEPT, SPANS, Rate
+from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
+
+#: The most dead letters of a page.
+_MOST_OF_PAGE = 1_000
+#: The most characters of a cursor.
+_LONGEST_CURSOR = 200
 
 
 class Administration:
@@ -280,3 +297,96 @@ class Administration:
 def _part(limit: int | None, skip: int) -> tuple[int, int]:
     """Return how many of a list are wanted at most, and how many before them are not."""
     return 1 << 30 if limit is None else whole("limit", limit, 1, 1 << 30), whole("skip", skip, 0, 1 << 30)
+
+
+class AccessDesk:
+    """Lists people and what stands for them."""
+
+    _store: Store
+
+    def people(self) -> list[Person]:
+        """Return the people and groups that were granted something, by name."""
+        return look(self._store, find_people)
+
+    def tokens(self, person: str | None = None) -> list[Token]:
+        """Return the tokens of a person or of all, the latest first."""
+        name = None if person is None else person_name(person)
+        return look(self._store, lambda tx: find_tokens(tx, TOKEN, name))
+
+    def browser_sessions(self, person: str | None = None) -> list[Token]:
+        """Return the sessions of a person or of all in browsers, the latest first."""
+        name = None if person is None else person_name(person)
+        return look(self._store, lambda tx: find_tokens(tx, SESSION, name))
+
+    def four_eyes(self) -> int | None:
+        """Return the most letters that one person may send or delete in an hour; None: any number."""
+        return look(self._store, four_eyes)
+
+    def four_eyes_wish(self) -> FourEyesWish | None:
+        """Return the wish to let one person send more that waits for a second person; None: there is none."""
+        return look(self._store, four_eyes_wish)
+
+    def redaction(self) -> list[RedactionRule]:
+        """Return the rules for fields of messages that people may not read."""
+        return list(look(self._store, find_rules))
+
+
+class ListingDesk:
+    """Lists dead letters by pages, and how queues stand."""
+
+    _store: Store
+
+    def status(self, *, limit: int | None = 50, name_contains: str | None = None) -> Status:
+        """Return how queues and subscriptions stand, those in trouble first, without counting messages.
+
+        `limit`: at most so many; None: all. `name_contains`: those with this text in their path, without
+        case.
+        """
+        most = None if limit is None else whole("limit", limit, 1, 1 << 30)
+        part = "" if name_contains is None else text("name_contains", name_contains, LONGEST_PATH).lower()
+        return look(self._store, lambda tx: read_status(tx, most, part))
+
+    def rates(self, path: str | None = None, *, span: str = "minute", limit: int = 60) -> list[Rate]:
+        """Return what happened to a queue's messages in the latest minutes or hours, oldest first.
+
+        The last one is not over yet. `path`: None for all queues together, also those deleted since. `span`:
+        "minute" (kept for a day) or "hour" (kept for 30 days). `limit`: how many. What other processes did
+        in the last second or two may be missing. Raises EntityNotFound.
+        """
+        minutes = member("span", span, SPANS)
+        most = whole("limit", limit, 1, KEPT[span])
+        parsed = None if path is None else EntityPath.parse(path)
+        with suppress(LazarettoError):
+            # What cannot be written is missing; what was written is shown.
+            self._store.write_rates()
+        return look(self._store, lambda tx: read_rates(tx, parsed, minutes, most))
+
+    def dead_letter_page(
+        self,
+        path: str,
+        which: DeadLetterFilter | None = None,
+        *,
+        limit: int = 50,
+        cursor: str | None = None,
+        order: str = "-number",
+        budget: GivenDuration = 0.25,
+    ) -> DeadLetterPage:
+        """Return a page of a queue's pending dead letters, with the first 200 bytes of each body.
+
+        `limit`: at most 1,000. `order`: "number" or "time" (of dead-lettering), ascending, or "-number",
+        "-time", descending. `cursor`: the `next` or `previous` of another page with the same queue, filter
+        and order. A filter by text, reason, error type or condition searches the queue for `budget` seconds;
+        the page may then have less than `limit`, and its `next` continues the search.
+        """
+        parsed, filter_ = dead_letter_path(EntityPath.parse(path)), checked_filter(which)
+        whole("limit", limit, 1, _MOST_OF_PAGE)
+        if cursor is not None:
+            text("cursor", cursor, _LONGEST_CURSOR)
+        order_ = member("order", order, ORDERS)
+        longest = seconds("budget", budget)
+        return look(
+            self._store,
+            lambda tx: read_page(
+                tx, parsed, filter_, limit=limit, cursor=cursor, order=order_, budget=longest
+            ),
+        )

@@ -10,13 +10,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from lazaretto.broker.access import AccessDesk
-from lazaretto.broker.administration import Administration
+from lazaretto.broker.administration import AccessDesk, Administration, ListingDesk
 from lazaretto.broker.causes import CauseDesk
 from lazaretto.broker.claims import Claim, describe_claims
 from lazaretto.broker.consume_desk import ConsumeDesk
 from lazaretto.broker.dead_letters import DeadLetterDesk
-from lazaretto.broker.listings import ListingDesk
 from lazaretto.broker.receiver import Mode, NextSession, Receiver
 from lazaretto.broker.repairs import RepairDesk
 from lazaretto.broker.sender import Sender, sendable

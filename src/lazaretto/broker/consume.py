@@ -12,8 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from lazaretto.broker.handling.context import Effects, HandlerContext, settlement_of
-from lazaretto.broker.handling.faults import store_fault
+from lazaretto.broker.handling.context import Effects, HandlerContext, settlement_of, store_fault
 from lazaretto.broker.handling.functions import HandlerFunction, form_of, refuse_unrun, unbound
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.sender import send_operation

@@ -46,7 +46,7 @@ from lazaretto.model.repairs import (
     RepairPreview,
     RepairStatus,
 )
-from lazaretto.observe.traces.repairs import around_steps, directed
+from lazaretto.observe.traces.letters import around_steps, directed
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 

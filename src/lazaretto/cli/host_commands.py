@@ -274,7 +274,7 @@ def try_(
     import dataclasses
 
     from lazaretto.host import Handler, HandlerOptions, load_function
-    from lazaretto.host.trial import try_message
+    from lazaretto.host.dry_run import try_message
 
     function = load_function(handler)
     options = function.options if isinstance(function, Handler) else HandlerOptions()

@@ -3,8 +3,7 @@
 from typing import Final
 
 from lazaretto.commands.desk import CommandDesk
-from lazaretto.commands.dialog_commands import ApplyDefinitions
-from lazaretto.commands.message_commands import SendMessage
+from lazaretto.commands.message_commands import ApplyDefinitions, SendMessage
 from lazaretto.commands.opposites import opposite_of
 from lazaretto.commands.repair_commands import (
     ApplyRepair,

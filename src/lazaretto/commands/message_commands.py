@@ -1,4 +1,4 @@
-"""Messages that an operator sends."""
+"""Messages that an operator sends, and the command that applies a file of definitions of dialogs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import msgspec
 from msgspec import Meta
 
 from lazaretto.broker.sender import sendable
-from lazaretto.engine.command import OfPath
+from lazaretto.dialogs.declaration import parse_declaration
+from lazaretto.engine.command import Administering, OfPath, Options
+from lazaretto.engine.dialogs.definitions import Change, apply_definitions
 from lazaretto.engine.log import audit
 from lazaretto.engine.messages.prepare import prepare
 from lazaretto.engine.messages.send import Send
@@ -89,3 +91,20 @@ class SendMessage(OfPath[int], frozen=True, kw_only=True):
             return base64.b64decode(self.body_base64, validate=True)
         except (binascii.Error, ValueError) as error:
             raise InvalidOption(f"body_base64: expected base64: {error}") from None
+
+
+class ApplyDefinitions(Administering[list[Change]], frozen=True, kw_only=True):
+    """Define message types, contracts, services and priorities of dialogs, as a file of them does.
+
+    `definitions`: the file's tables. `drop_others`: drop the definitions that are not named.
+    """
+
+    action = ""
+    holder = "dialogs"
+    method = "apply"
+    definitions: Options
+    drop_others: bool = False
+
+    def run(self, tx: Transaction, actor: str) -> list[Change]:
+        definitions = parse_declaration(self.definitions)
+        return apply_definitions(tx, definitions, actor, drop_others=self.drop_others)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from http.cookies import SimpleCookie
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.routing import Mount
 
 from lazaretto.emulator.namespaces import FIRST, EmulatedNamespaces, OpenNamespace, label_of
+from lazaretto.engine.log import actor_name, user_name
 from lazaretto.model.clock import iso
 from lazaretto.model.loopback import host_name
 from lazaretto.servicebus.atom.application import admit
-from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
+from lazaretto.servicebus.atom.feeds import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
-from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.grants import Grants, Right, policy_of
 from lazaretto.servicebus.http import CONSOLE, CONTROL
-from lazaretto.servicebus.signatures import Right, policy_of
-from lazaretto.serving.http import Receive, Scope, Send, seat_of
-
-if TYPE_CHECKING:
-    from lazaretto.emulator.console import ConsoleDesk
+from lazaretto.serving.http import Application, Receive, Scope, Send, seat_of
+from lazaretto.web import Access, Grant, Identity, Role
+from lazaretto.web.app import web_app
+from lazaretto.web.origin import RelativeRedirects
 
 _log = logging.getLogger("lazaretto.emulator")
 _LARGEST: Final = 64 << 10
@@ -184,3 +187,26 @@ def _decode(body: bytes, kind: type[Any]) -> Any:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise Refusal(400, f"expected JSON such as this request takes: {error}") from None
+
+
+class ConsoleDesk:
+    """Makes the console of each namespace when somebody first looks at it. Nobody logs in."""
+
+    def __init__(self, host: str, host_names: Sequence[str]) -> None:
+        self._names = ("localhost", "127.0.0.1", "[::1]", host, *host_names)
+        self._made: dict[OpenNamespace, Application] = {}
+
+    def of(self, namespace: OpenNamespace, host: str) -> Application:
+        """Return the pages of a namespace, for a host by which it was pages."""
+        pages = self._made.get(namespace)
+        if pages is None:
+            pages = self._made[namespace] = self._make(namespace, host)
+        return pages
+
+    def _make(self, namespace: OpenNamespace, host: str) -> Application:
+        somebody = Identity(user_name(), (Grant(Role.ADMIN),), makers=(actor_name(),))
+        app = web_app(namespace.door.broker, Access([], somebody), host_names=(*self._names, host))
+        namespace.at_end(lambda: self._made.pop(namespace, None))
+        namespace.at_end(app.state.ending.begin)
+        app.state.stores = []
+        return Starlette(routes=[Mount(CONSOLE, app)], middleware=[Middleware(RelativeRedirects)])

@@ -28,8 +28,7 @@ from lazaretto.model.filters.rules import (
     TrueFilter,
 )
 from lazaretto.model.spans import write_duration
-from lazaretto.servicebus.atom.settings import KEPT, SETTINGS, told
-from lazaretto.servicebus.atom.values import read_destination, write_flag
+from lazaretto.servicebus.atom.settings import KEPT, SETTINGS, read_destination, told, write_flag
 from lazaretto.servicebus.emulated import DEFAULTS, FIELDS, Emulated, EmulatedNamespace
 
 #: Elements that are text even if it looks like a number or a boolean.

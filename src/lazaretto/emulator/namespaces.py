@@ -19,8 +19,8 @@ from lazaretto.model.checks import shown
 from lazaretto.model.clock import MovableClock
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.loopback import host_name
+from lazaretto.servicebus.grants import ROOT_POLICY
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import ROOT_POLICY
 
 #: The name of a namespace: a label of a host's name.
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")

@@ -14,10 +14,10 @@ from lazaretto.emulator.namespaces import FIRST, EmulatedNamespaces
 from lazaretto.emulator.template import Template
 from lazaretto.model.clock import MovableClock
 from lazaretto.model.limits import Tier
+from lazaretto.servicebus.grants import ROOT_POLICY, AccessPolicy, connection_string
 from lazaretto.servicebus.limits import DoorLimits
 from lazaretto.servicebus.listening import check_address, listen
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import ROOT_POLICY, AccessPolicy, connection_string
 from lazaretto.serving.guard import Guard
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _control(emulator: Emulator, options: EmulatorOptions) -> Control | None:
 
     consoles = None
     if options.console:
-        from lazaretto.emulator.console import ConsoleDesk
+        from lazaretto.emulator.control import ConsoleDesk
 
         consoles = ConsoleDesk(options.host, options.host_names)
     return Control(emulator.namespaces, emulator.connection_string, consoles)

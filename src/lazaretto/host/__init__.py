@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lazaretto.broker.handling.context import HandlerContext, LastError
-    from lazaretto.host.handler_options import HandlerOptions, Isolation
     from lazaretto.host.handler_stats import HandlerReport, PoisonMessage
-    from lazaretto.host.handlers import Handler, handler, load_function, load_handlers
+    from lazaretto.host.handlers import (
+        Handler,
+        HandlerOptions,
+        Isolation,
+        handler,
+        load_function,
+        load_handlers,
+    )
     from lazaretto.host.host import ServiceHost
 
 __all__ = [
@@ -29,9 +35,9 @@ __all__ = [
 _HOMES = {
     "Handler": "host.handlers",
     "HandlerContext": "broker.handling.context",
-    "HandlerOptions": "host.handler_options",
+    "HandlerOptions": "host.handlers",
     "HandlerReport": "host.handler_stats",
-    "Isolation": "host.handler_options",
+    "Isolation": "host.handlers",
     "LastError": "broker.handling.context",
     "PoisonMessage": "host.handler_stats",
     "ServiceHost": "host.host",

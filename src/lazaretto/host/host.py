@@ -21,9 +21,8 @@ from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.engine.repairs.runner import Runner
 from lazaretto.engine.workers.leases import RenewLease
 from lazaretto.errors import EntityError, HandlerError, InvalidOption, QueueDisabled, SandboxError
-from lazaretto.host.handler_options import MOST_SLOTS
 from lazaretto.host.handler_stats import HandlerReport, HandlerStats
-from lazaretto.host.handlers import Handler, HandlerFunction, as_handlers
+from lazaretto.host.handlers import MOST_SLOTS, Handler, HandlerFunction, as_handlers
 from lazaretto.host.runners import runner_of
 from lazaretto.host.shared import Gate, Pace, Shared
 from lazaretto.host.slots import Slot
@@ -32,7 +31,7 @@ from lazaretto.model.checks import GivenDuration, seconds, shown, whole
 from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue
 from lazaretto.model.keys import lower_bound, upper_bound
-from lazaretto.observe.traces.repairs import around_steps
+from lazaretto.observe.traces.letters import around_steps
 from lazaretto.store.records.messages import DEFERRED, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.tools.signals import Ending

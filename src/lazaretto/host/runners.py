@@ -15,8 +15,7 @@ from lazaretto.broker.handling.context import Effects
 from lazaretto.engine.messages.settle import Settlement
 from lazaretto.engine.workers.leases import Handover
 from lazaretto.host.handler_calls import Caller, SandboxSetup, pack
-from lazaretto.host.handler_options import Isolation
-from lazaretto.host.handlers import Handler
+from lazaretto.host.handlers import Handler, Isolation
 from lazaretto.host.outcomes import RELEASED, Ended, ended_of, ended_with
 from lazaretto.host.traced import TimedHandover, begin, finish, timed, took
 from lazaretto.isolation import Sandbox, Verdict

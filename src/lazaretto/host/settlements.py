@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lazaretto.broker.handling.faults import store_fault
+from lazaretto.broker.handling.context import store_fault
 from lazaretto.engine.messages.send import Send
 from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit, held_of
 from lazaretto.engine.outcome.breakers import GiveBack, NoteProbe, OpenBreaker
@@ -26,11 +26,10 @@ from lazaretto.errors import (
     StoreUnavailable,
     TransactionError,
 )
-from lazaretto.host.batches import BatchSize
 from lazaretto.host.handler_stats import PoisonMessage, verdict_of
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
 from lazaretto.host.patience import Patience, may_pass
-from lazaretto.host.shared import Shared
+from lazaretto.host.shared import BatchSize, Shared
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure, failure_of

@@ -12,13 +12,12 @@ from functools import partial
 from lazaretto.broker.receiver import NEXT_SESSION, Receiver
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
-from lazaretto.host.batches import BatchSize
-from lazaretto.host.handler_options import Isolation
+from lazaretto.host.handlers import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended
 from lazaretto.host.patience import Patience, may_pass
 from lazaretto.host.runners import Runner
 from lazaretto.host.settlements import Settling
-from lazaretto.host.shared import Shared
+from lazaretto.host.shared import BatchSize, Shared
 from lazaretto.model.actors import HOST, Taker
 from lazaretto.model.entities import EntityPath, PoisonSession
 from lazaretto.model.messages import MOST_MESSAGES

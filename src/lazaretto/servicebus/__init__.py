@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from lazaretto.servicebus.grants import ROOT_POLICY, AccessPolicy, Right, connection_string
 from lazaretto.servicebus.limits import DoorLimits
 from lazaretto.servicebus.listening import check_address, open_door
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import ROOT_POLICY, AccessPolicy, Right, connection_string
 
 __all__ = [
     "ROOT_POLICY",

@@ -33,13 +33,12 @@ from lazaretto.servicebus.amqp.link import LinkSession
 from lazaretto.servicebus.amqp.performatives import Coordinator, Source, Target
 from lazaretto.servicebus.amqp.values import Described, Symbol, ULong
 from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of
-from lazaretto.servicebus.browser import COPY, Browser
 from lazaretto.servicebus.consumer import Consumer
-from lazaretto.servicebus.nodes import Coordination, Replies, Requests, is_node, without_node
+from lazaretto.servicebus.grants import Right, Unauthorized, entity_of
+from lazaretto.servicebus.nodes import COPY, Browser, Coordination, Replies, Requests, is_node, without_node
 from lazaretto.servicebus.order import ALL, Order
 from lazaretto.servicebus.producer import Producer
 from lazaretto.servicebus.server import Client
-from lazaretto.servicebus.signatures import Right, Unauthorized, entity_of
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker

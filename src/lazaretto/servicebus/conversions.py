@@ -17,7 +17,6 @@ from lazaretto.model.sized import sized
 from lazaretto.servicebus.amqp import DecodeError, Header, Properties, Section, Sections, encode_section
 from lazaretto.servicebus.amqp.composites import encode_composite
 from lazaretto.servicebus.amqp.values import Int, Symbol, Timestamp
-from lazaretto.servicebus.numbers import written_number
 from lazaretto.servicebus.plain_messages import (
     DEAD_LETTER_SOURCE,
     ENQUEUE_SEQUENCE_NUMBER,
@@ -35,6 +34,7 @@ from lazaretto.servicebus.plain_messages import (
     source_of,
     time_to_live,
     written,
+    written_number,
 )
 from lazaretto.servicebus.residue import (
     Residue,

@@ -11,9 +11,8 @@ from typing import Any, Final
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions, subscription_path
 from lazaretto.model.filters.rules import CorrelationFilter, Filter, Rule, SqlAction, SqlFilter
-from lazaretto.servicebus.atom.refusals import Refusal
-from lazaretto.servicebus.atom.settings import ELEMENTS, changes_of, told
-from lazaretto.servicebus.atom.values import write_flag
+from lazaretto.servicebus.atom.feeds import Refusal
+from lazaretto.servicebus.atom.settings import ELEMENTS, changes_of, told, write_flag
 
 _TEXT: Final = r'"(?:\\.|[^"\\])*"'
 _COMMENTS: Final = re.compile(rf"({_TEXT})|//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from lazaretto.servicebus.atom.refusals import Refusal
+from lazaretto.servicebus.atom.feeds import Refusal
 from lazaretto.serving.http import Receive, Send
 
 #: Seconds in which a client must have sent its request's body.

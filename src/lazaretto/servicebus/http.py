@@ -6,9 +6,9 @@ from typing import Final
 
 from lazaretto.servicebus import web_socket
 from lazaretto.servicebus.atom import Administration
+from lazaretto.servicebus.grants import Unauthorized, policy_of
 from lazaretto.servicebus.rest import Messages, wish_of
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import Unauthorized, policy_of
 from lazaretto.serving.http import Application, HttpServer, Receive, Scope, Send
 
 #: Where an emulator is controlled: no queue can have such a name.

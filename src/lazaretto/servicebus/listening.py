@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final, cast
 from lazaretto.aio import AsyncBroker
 from lazaretto.errors import InvalidOption
 from lazaretto.model.loopback import is_loopback
+from lazaretto.servicebus.grants import AccessPolicy
 from lazaretto.servicebus.limits import DoorLimits
 from lazaretto.servicebus.peer import Peer
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import AccessPolicy
 from lazaretto.serving.guard import Guard, Seat
 from lazaretto.serving.listener import TLS, Listener
 

@@ -4,11 +4,12 @@ coordinator commits its transactions.
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections import deque
 from typing import Final
 
-from lazaretto.errors import LazarettoError
+from lazaretto.errors import BrokerClosed, LazarettoError
 from lazaretto.servicebus import requests
 from lazaretto.servicebus.amqp import DecodeError, Link, Section, Sections
 from lazaretto.servicebus.amqp.composites import encode_composite, parse
@@ -26,12 +27,18 @@ from lazaretto.servicebus.amqp.performatives import (
 from lazaretto.servicebus.amqp.sections import Properties
 from lazaretto.servicebus.amqp.session import ACCEPTED
 from lazaretto.servicebus.answers import condition_of, description_of, rejected, status_of
-from lazaretto.servicebus.intake import Intake
+from lazaretto.servicebus.conversions import encode_message
+from lazaretto.servicebus.grants import entity_of, policy_of
 from lazaretto.servicebus.order import Kind, Order
+from lazaretto.servicebus.producer import Intake
 from lazaretto.servicebus.replies import TRACKING_ID, Answer, encode_answer
 from lazaretto.servicebus.server import Client
-from lazaretto.servicebus.signatures import entity_of, policy_of
 from lazaretto.servicebus.transactions import Work, in_transaction
+
+#: The distribution mode of a source whose messages stay where they are.
+COPY: Final = "copy"
+#: Messages that are read at once.
+_MOST_AT_ONCE: Final = 100
 
 _TOKENS: Final = "$cbs"
 _MANAGEMENT: Final = "/$management"
@@ -39,6 +46,56 @@ _MANAGEMENT: Final = "/$management"
 _CREDIT: Final = 100
 #: Answers that may wait for the client's credit.
 _MOST_REPLIES: Final = 1_000
+
+
+class Browser:
+    """Shows each message once, in order, as the client gives credit; nothing is locked.
+
+    What comes when all was shown is shown with the next credit.
+    """
+
+    def __init__(self, client: Client, link: Link, path: str) -> None:
+        self._client = client
+        self._link = link
+        self.path = path
+        self._next = 0
+        self._task: asyncio.Task[None] | None = None
+        self.look()
+
+    def look(self) -> None:
+        """Show what the client has credit for."""
+        if self._task is None or self._task.done():
+            self._task = self._client.start(self._show())
+
+    def look_anew(self) -> None:
+        """Begin again with the first message: the entity at the path is another one now."""
+        self._next = 0
+        self.look()
+
+    def detach(self) -> None:
+        """Show nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _show(self) -> None:
+        link = self._link
+        try:
+            while link.attached and link.credit > 0 and not self._client.paused:
+                most = min(link.credit, _MOST_AT_ONCE)
+                messages = await self._client.door.settler(self.path).peek(most, self._next)
+                for one in messages[: link.credit]:
+                    payload = encode_message(one, locked_until=one.locked_until_micros, state=one.state)
+                    link.session.transfer(link, payload, b"", settled=True)
+                    self._next = one.sequence_number + 1
+                self._client.flush()
+                if not messages:
+                    break
+            if link.attached and link.drain:
+                link.session.finish_drain(link)
+        except (LazarettoError, OSError) as error:
+            if not isinstance(error, BrokerClosed):
+                link.session.detach(link, condition_of(error), description_of(error))
+        self._client.flush()
 
 
 def is_node(name: str) -> bool:

@@ -20,12 +20,11 @@ from lazaretto.servicebus.amqp.events import (
 )
 from lazaretto.servicebus.amqp.states import ConnectionState
 from lazaretto.servicebus.attached import Attached
-from lazaretto.servicebus.browser import Browser
 from lazaretto.servicebus.consumer import Consumer
-from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.grants import Grants, Unauthorized, name_of_login
 from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.nodes import Browser
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import Unauthorized, name_of_login
 from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials
 from lazaretto.serving.guard import Seat

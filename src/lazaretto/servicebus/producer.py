@@ -13,13 +13,29 @@ from lazaretto.servicebus.amqp.performatives import TransactionalState
 from lazaretto.servicebus.amqp.session import ACCEPTED
 from lazaretto.servicebus.answers import rejected
 from lazaretto.servicebus.conversions import messages_of
-from lazaretto.servicebus.intake import Intake
 from lazaretto.servicebus.order import Kind, Order
 from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.transactions import in_transaction
 
 #: Messages that a client may have sent and not seen answered, on one link.
 _CREDIT: Final = 1_000
+
+
+class Intake:
+    """A link on which a client sends. `most`: messages that it may have sent and not seen answered."""
+
+    def __init__(self, link: Link, most: int) -> None:
+        self._link = link
+        self._most = most
+
+    def open(self) -> None:
+        """Let the client send."""
+        self._link.session.grant(self._link, self._most)
+
+    def top_up(self) -> None:
+        """Let the client send more if it has used half of what it may."""
+        if self._link.credit < self._most // 2:
+            self.open()
 
 
 class Producer:

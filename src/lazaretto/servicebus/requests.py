@@ -18,12 +18,11 @@ from lazaretto.servicebus.amqp.values import Array
 from lazaretto.servicebus.answers import Settlement, Verb
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.conversions import encode_message, message_of, properties_of
-from lazaretto.servicebus.numbers import read_number, written_number
-from lazaretto.servicebus.replies import Answer
+from lazaretto.servicebus.grants import Right
+from lazaretto.servicebus.plain_messages import read_number, written_number
+from lazaretto.servicebus.replies import Answer, described_rule, rule_of, subscription_of
 from lazaretto.servicebus.residue import moment_of
-from lazaretto.servicebus.rules import described_rule, rule_of, subscription_of
 from lazaretto.servicebus.server import Client
-from lazaretto.servicebus.signatures import Right
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncReceiver

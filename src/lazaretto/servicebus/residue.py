@@ -31,7 +31,6 @@ from lazaretto.servicebus.amqp import (
     encode_section,
 )
 from lazaretto.servicebus.amqp.composites import encode_composite
-from lazaretto.servicebus.amqp.decimals import bytes_of, number_of
 from lazaretto.servicebus.amqp.decode import EXACT, read
 from lazaretto.servicebus.amqp.encode import binary, string
 from lazaretto.servicebus.amqp.sections import Part
@@ -50,6 +49,8 @@ from lazaretto.servicebus.amqp.values import (
     UInt,
     ULong,
     UShort,
+    bytes_of,
+    number_of,
 )
 
 #: How a body is held that is not one section of data: the text or the bytes of an amqp-value, or its

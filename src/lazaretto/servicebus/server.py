@@ -7,26 +7,25 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver
 from lazaretto.aio.driver import Then
 from lazaretto.aio.posting import Settling, hold_for_clients
 from lazaretto.errors import BrokerClosed, EntityNotFound, LazarettoError, NotAllowed
+from lazaretto.model.checks import shown
 from lazaretto.model.clock import Clock, SystemClock, to_datetime
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.limits import Tier
+from lazaretto.model.loopback import address_of, host_name, is_loopback
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.servicebus.amqp import Link
 from lazaretto.servicebus.answers import Settlement, verb_of
-from lazaretto.servicebus.foreign import check_page
-from lazaretto.servicebus.grants import Grants
-from lazaretto.servicebus.keys import Keys
+from lazaretto.servicebus.grants import AccessPolicy, Grants, Keys, Unauthorized
 from lazaretto.servicebus.limits import DoorLimits
-from lazaretto.servicebus.numbers import Promises
 from lazaretto.servicebus.order import Order
-from lazaretto.servicebus.signatures import AccessPolicy
+from lazaretto.servicebus.plain_messages import Promises
 from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials
 from lazaretto.serving.guard import Guard
@@ -51,30 +50,6 @@ _HAS_NO_SESSIONS: Final = (
     "A sessionful message receiver cannot be created on an entity that does not require sessions. Ensure "
     "RequiresSession is set to true when creating a Queue or Subscription to enable sessionful behavior."
 )
-
-
-class Losses:
-    """Connections that were lost a moment ago while their clients worked, by the address of these."""
-
-    def __init__(self) -> None:
-        self._lost: deque[tuple[float, str, object]] = deque()
-
-    def note(self, address: str, connection: object) -> None:
-        """Note that a connection was lost while its client had messages."""
-        now = time.monotonic()
-        self._lost.append((now, address, connection))
-        # Longer than needed: who asks waits first.
-        while self._lost[0][0] < now - 4 * _TOGETHER:
-            self._lost.popleft()
-
-    async def others(self, address: str, connection: object) -> bool:
-        """Return whether another connection of an address is lost at about the same time as one just now."""
-        lost = time.monotonic()
-        await asyncio.sleep(_TOGETHER)
-        return any(
-            where == address and one is not connection and at >= lost - _TOGETHER
-            for at, where, one in self._lost
-        )
 
 
 class Namespaces(Protocol):
@@ -199,6 +174,56 @@ class Client(Protocol):
     async def finish(self) -> None:
         """Wait for what was begun for the client."""
         ...
+
+
+def check_page(
+    headers: Mapping[str, str], *, any_host: bool = False, host_names: Collection[str] = ()
+) -> None:
+    """Raise Unauthorized if a browser's page of another host makes a request, as its headers tell.
+
+    A browser on this machine reaches the server for any page that it shows. Where keys are asked for, they
+    keep such pages out; elsewhere the names of hosts do, also those that only now point to this machine.
+    `any_host`: other machines may ask, too, by addresses or names without a dot, which no site has.
+    `host_names`: further names of the server.
+    """
+    name = host_name(headers.get("host", ""))
+    near = is_loopback(name) or (any_host and (address_of(name) is not None or "." not in name))
+    if not near and name not in {one.lower() for one in host_names}:
+        asked = "localhost, an address or a name without a dot" if any_host else "localhost"
+        raise Unauthorized(
+            f"expected {asked} in Host, because this server asks for no key, got {shown(name)}; "
+            "name others with --host-name"
+        )
+    origin = headers.get("origin")
+    if origin is None:
+        return
+    place = origin.partition("://")[2]
+    if not (any_host and place == headers.get("host")) and not is_loopback(host_name(place)):
+        raise Unauthorized("expected no page of another host, because this server asks for no key")
+
+
+class Losses:
+    """Connections that were lost a moment ago while their clients worked, by the address of these."""
+
+    def __init__(self) -> None:
+        self._lost: deque[tuple[float, str, object]] = deque()
+
+    def note(self, address: str, connection: object) -> None:
+        """Note that a connection was lost while its client had messages."""
+        now = time.monotonic()
+        self._lost.append((now, address, connection))
+        # Longer than needed: who asks waits first.
+        while self._lost[0][0] < now - 4 * _TOGETHER:
+            self._lost.popleft()
+
+    async def others(self, address: str, connection: object) -> bool:
+        """Return whether another connection of an address is lost at about the same time as one just now."""
+        lost = time.monotonic()
+        await asyncio.sleep(_TOGETHER)
+        return any(
+            where == address and one is not connection and at >= lost - _TOGETHER
+            for at, where, one in self._lost
+        )
 
 
 class Door:

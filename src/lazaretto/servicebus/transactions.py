@@ -26,7 +26,7 @@ from lazaretto.servicebus.amqp.performatives import (
 )
 from lazaretto.servicebus.answers import Settlement, verb_of
 from lazaretto.servicebus.limits import DoorLimits
-from lazaretto.servicebus.numbers import Promises
+from lazaretto.servicebus.plain_messages import Promises
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncReceiver, AsyncTransaction

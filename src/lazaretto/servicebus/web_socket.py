@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from lazaretto.servicebus.grants import Unauthorized
 from lazaretto.servicebus.peer import Peer
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import Unauthorized
 from lazaretto.serving.http import seat_of
 
 Scope = MutableMapping[str, Any]

@@ -9,13 +9,24 @@ import msgspec
 
 from lazaretto.engine.messages.prepare import Sendable, prepare_all
 from lazaretto.engine.messages.settle import COMPLETE, Settlement
-from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, TransactionError
+from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed, StoreError, TransactionError
 from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure, failure_of, kept
 from lazaretto.model.messages import Past, ReceivedMessage
 from lazaretto.model.policy import Outcome
 from lazaretto.store.records.messages import NewMessage
+from lazaretto.store.sql.store import Store
+
+_encoder = msgspec.msgpack.Encoder()
+encode_effects = _encoder.encode
+
+_VERDICTS = {
+    "defer": Outcome.DEFERRED,
+    "dead_letter": Outcome.DEAD_LETTERED,
+    "reject": Outcome.DEAD_LETTERED,
+    "invalid": Outcome.INVALID,
+}
 
 
 class Effects(msgspec.Struct, array_like=True):
@@ -34,18 +45,15 @@ class Effects(msgspec.Struct, array_like=True):
     ran: tuple[int, int] | None = None
 
 
-_encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Effects)
-encode_effects = _encoder.encode
 decode_effects = _decoder.decode
 
 
-_VERDICTS = {
-    "defer": Outcome.DEFERRED,
-    "dead_letter": Outcome.DEAD_LETTERED,
-    "reject": Outcome.DEAD_LETTERED,
-    "invalid": Outcome.INVALID,
-}
+class LastError(msgspec.Struct, frozen=True):
+    """The latest error of a message's earlier attempts."""
+
+    type: str
+    message: str | None
 
 
 def settlement_of(effects: Effects) -> Settlement:
@@ -59,13 +67,6 @@ def settlement_of(effects: Effects) -> Settlement:
         description=effects.description,
         reject=effects.verdict == "reject",
     )
-
-
-class LastError(msgspec.Struct, frozen=True):
-    """The latest error of a message's earlier attempts."""
-
-    type: str
-    message: str | None
 
 
 class HandlerContext:
@@ -158,3 +159,14 @@ class HandlerContext:
     def effects(self) -> Effects | None:
         """The effects requested so far, or None."""
         return self._effects
+
+
+def store_fault(error: BaseException, store: Store) -> StoreError | None:
+    """Return the error as one of the store's if the store is to blame for it; None if its caller is."""
+    if isinstance(error, store.errors):
+        return store.own_fault(error)
+    cause = error.__cause__
+    if type(error) is StoreError and isinstance(cause, store.errors):
+        # Found only at the commit, for example by a deferred constraint.
+        return error if store.own_fault(cause) is not None else None
+    return error if isinstance(error, StoreError) else None

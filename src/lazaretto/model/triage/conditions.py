@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from lazaretto.model.filters.values import is_numeral, print_value
-from lazaretto.model.triage.columns import MISSING, Column, Group, fields_of, mask_of
+from lazaretto.model.triage.features import ABSENT, Column, Group, fields_of, mask_of
 
 #: Maximum length of a condition in characters, so that three of them fit into a filter.
 LONGEST = 330
@@ -96,21 +96,21 @@ class _Field:
             return
         masks = {name: self._masks(operator.attrgetter("kinds"), name) for name in names}
         bits = self.bits + 2 + math.log2(len(names))
-        system, both = self.name.startswith("sys."), {MISSING, "null"} <= set(names)
+        system, both = self.name.startswith("sys."), {ABSENT, "null"} <= set(names)
         for name, rows in masks.items():
             rest = self._full[0] & ~rows[0], self._full[1] & ~rows[1]
-            if name == MISSING and not system:
+            if name == ABSENT and not system:
                 yield f"NOT EXISTS({self.name})", bits, rows, ""
                 if len(names) == 2:
                     yield f"EXISTS({self.name})", bits, rest, ""
-            elif name == MISSING or (name == "null" and not both):
+            elif name == ABSENT or (name == "null" and not both):
                 yield f"{self.name} IS NULL", bits, rows, ""
                 if len(names) == 2:
                     yield f"{self.name} IS NOT NULL", bits, rest, ""
             else:
                 yield f"TYPE({self.name}) = '{name}'", bits, rows, ""
         if both and not system:
-            rows = masks[MISSING][0] | masks["null"][0], masks[MISSING][1] | masks["null"][1]
+            rows = masks[ABSENT][0] | masks["null"][0], masks[ABSENT][1] | masks["null"][1]
             rest = self._full[0] & ~rows[0], self._full[1] & ~rows[1]
             yield f"{self.name} IS NULL", bits + 1, rows, ""
             yield f"{self.name} IS NOT NULL", bits + 1, rest, ""

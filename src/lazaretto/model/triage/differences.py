@@ -17,9 +17,8 @@ from typing import NamedTuple
 from lazaretto.model.filters.sql import LONGEST as LONGEST_FILTER
 from lazaretto.model.filters.sql import names_attempts
 from lazaretto.model.filters.view import host_of
-from lazaretto.model.triage.columns import Group, rows_of
 from lazaretto.model.triage.conditions import HOST, WORKER, Condition, conditions_of, cost
-from lazaretto.model.triage.features import Features
+from lazaretto.model.triage.features import Features, Group, rows_of
 
 #: Minimum gain of a difference in bits: by chance, at most one in 2^8 groups reaches it.
 LEAST_GAIN = 8.0

@@ -8,9 +8,9 @@ import re
 from collections.abc import Hashable, Sequence
 from typing import Any
 
-from lazaretto.model.triage.columns import Group
 from lazaretto.model.triage.conditions import cost
 from lazaretto.model.triage.differences import Found, find_difference
+from lazaretto.model.triage.features import Group
 
 #: Placeholder for the part of a text in which siblings differ.
 HOLE = "✱"

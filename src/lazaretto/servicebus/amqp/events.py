@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from lazaretto.servicebus.amqp.carrier import Event
 from lazaretto.servicebus.amqp.conditions import AmqpError
-from lazaretto.servicebus.amqp.deliveries import DeliveriesUpdated
 from lazaretto.servicebus.amqp.link import (
     CreditChanged,
     LinkAttached,
@@ -15,6 +14,7 @@ from lazaretto.servicebus.amqp.link import (
     MessageReceived,
     MessageRefused,
 )
+from lazaretto.servicebus.amqp.outgoing import DeliveriesUpdated
 from lazaretto.servicebus.amqp.performatives import Error, Open, SaslInit
 from lazaretto.servicebus.amqp.session import SenderUpdated, Session
 

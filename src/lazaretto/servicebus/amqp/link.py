@@ -24,8 +24,8 @@ from lazaretto.servicebus.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.servicebus.amqp.serials import add, distance, forward
 from lazaretto.servicebus.amqp.states import LINK, LinkEvent, LinkState
+from lazaretto.servicebus.amqp.windows import add, distance, forward
 
 #: The largest size of a message that can be said. Some peers take a size that is left out for 0.
 _ANY_SIZE: Final = 0xFFFFFFFFFFFFFFFF

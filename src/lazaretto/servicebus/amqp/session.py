@@ -19,7 +19,6 @@ from lazaretto.servicebus.amqp.conditions import (
     AmqpError,
     SessionError,
 )
-from lazaretto.servicebus.amqp.deliveries import Deliveries, DeliveriesUpdated
 from lazaretto.servicebus.amqp.encode import NULL
 from lazaretto.servicebus.amqp.handles import Handles, Names
 from lazaretto.servicebus.amqp.link import (
@@ -33,7 +32,7 @@ from lazaretto.servicebus.amqp.link import (
     MessageRefused,
     Oversize,
 )
-from lazaretto.servicebus.amqp.outgoing import Disposed, Dispositions, Outgoing
+from lazaretto.servicebus.amqp.outgoing import Deliveries, DeliveriesUpdated, Disposed, Dispositions, Outgoing
 from lazaretto.servicebus.amqp.performatives import (
     Accepted,
     Attach,
@@ -50,9 +49,8 @@ from lazaretto.servicebus.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.servicebus.amqp.serials import add, ranges
 from lazaretto.servicebus.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEvent, SessionState
-from lazaretto.servicebus.amqp.windows import Windows
+from lazaretto.servicebus.amqp.windows import Windows, add, ranges
 
 _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
 ACCEPTED: Final = encode_composite(Accepted())

@@ -10,7 +10,7 @@ from typing import Any, Final
 from xml.etree.ElementTree import Element
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.aio.signing import SigningRules
+from lazaretto.aio.witness import SigningRules
 from lazaretto.api import QueueDescription, SubscriptionDescription, TopicDescription
 from lazaretto.errors import EntityExists, EntityNotFound, NotAllowed
 from lazaretto.model.actors import Actor
@@ -19,13 +19,27 @@ from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, Top
 from lazaretto.model.filters.rules import CorrelationFilter, Rule, sorted_rules
 from lazaretto.model.limits import Tier
 from lazaretto.model.signing import SigningRule
-from lazaretto.servicebus.atom import authorization, rules
-from lazaretto.servicebus.atom.feeds import Entry, description, entry, feed, moment
-from lazaretto.servicebus.atom.markup import element, parse, text_of
-from lazaretto.servicebus.atom.refusals import Refusal
+from lazaretto.servicebus.atom import rules as atom_rules
+from lazaretto.servicebus.atom.feeds import (
+    Entry,
+    Refusal,
+    description,
+    element,
+    entry,
+    feed,
+    moment,
+    parse,
+    text_of,
+)
 from lazaretto.servicebus.atom.resources import Kind, Resource
-from lazaretto.servicebus.atom.settings import changes_of, status_name, status_of, told
-from lazaretto.servicebus.atom.values import read_destination, read_number
+from lazaretto.servicebus.atom.settings import (
+    changes_of,
+    read_destination,
+    read_number,
+    status_name,
+    status_of,
+    told,
+)
 
 _COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 _QUEUE, _TOPIC, _SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
@@ -33,7 +47,7 @@ _QUEUE, _TOPIC, _SUBSCRIPTION = "QueueDescription", "TopicDescription", "Subscri
 
 def entry_of_queue(found: QueueDescription, base: str, rules: Sequence[SigningRule]) -> Entry:
     """Return a queue as an entry. `base`: the server's address, without a path."""
-    parts = [*_of_queue(_QUEUE, found, base), authorization.described(rules)]
+    parts = [*_of_queue(_QUEUE, found, base), atom_rules.described_rules(rules)]
     parts.append(element("IsAnonymousAccessible", "false"))
     content = description(_QUEUE, parts)
     return Entry(f"{base}/{found.path}", found.path, content, found.created, found.updated)
@@ -53,7 +67,7 @@ def entry_of_topic(
             element(name, str(number))
             for name, number in zip(("SqlFilterCount", "CorrelationFilterCount"), filters or (), strict=False)
         ),
-        authorization.described(rules),
+        atom_rules.described_rules(rules),
         element("IsAnonymousAccessible", "false"),
     ]
     content = description(_TOPIC, parts)
@@ -244,7 +258,7 @@ def _entry_of_rule(subscription: SubscriptionDescription, rule: Rule, base: str)
     # When a rule was made is not known, but not later than this.
     made, queue = subscription.queue.updated, subscription.queue
     address = f"{base}/{subscription.topic}/Subscriptions/{subscription.name}/Rules/{rule.name}"
-    return Entry(address, rule.name, rules.described(rule, made), queue.created, made)
+    return Entry(address, rule.name, atom_rules.described(rule, made), queue.created, made)
 
 
 async def _listed(broker: AsyncBroker, signing: SigningRules, request: Request) -> Answer:
@@ -305,7 +319,7 @@ async def _put_entity(broker: AsyncBroker, signing: SigningRules, request: Reque
     kind, elements, path = described.tag, _given(described), request.resource.entity
     entity = await _entity(broker, path)
     before = (await signing.at([path])).get(path.lower(), ())
-    access = authorization.rules_of(described.find("AuthorizationRules"), before)
+    access = atom_rules.rules_of(described.find("AuthorizationRules"), before)
     # Whatever is refused must be so before anything is changed.
     status = status_of(kind, elements) if entity is None else status_of(kind, elements, entity.status)
     if not request.updates:
@@ -357,7 +371,7 @@ async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
         status = status_of(kind, elements)
         options = QueueOptions(**changes_of(kind, elements, QueueOptions(), creates=True, base=request.base))
         first = described.find("DefaultRuleDescription")
-        made: Sequence[Rule] | None = None if first is None else [rules.rule_of(first)]
+        made: Sequence[Rule] | None = None if first is None else [atom_rules.rule_of(first)]
         await broker.create_subscription(*names, options, made, actor=request.actor)
     if status is not None:
         await broker.set_status(request.resource.path, status, actor=request.actor)
@@ -367,7 +381,7 @@ async def _put_subscription(broker: AsyncBroker, request: Request) -> Answer:
 
 async def _put_rule(broker: AsyncBroker, request: Request) -> Answer:
     names, name = (request.resource.entity, request.resource.subscription), request.resource.rule
-    rule = rules.rule_of(_described(request, "RuleDescription"), name)
+    rule = atom_rules.rule_of(_described(request, "RuleDescription"), name)
     if request.updates:
         description = await broker.update_rule(*names, rule, actor=request.actor)
     else:

@@ -10,12 +10,11 @@ from typing import Any, Final
 
 from lazaretto.model.actors import Actor
 from lazaretto.servicebus.atom import administration, feeds
-from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
+from lazaretto.servicebus.atom.feeds import Refusal, refusal_of
 from lazaretto.servicebus.atom.resources import resource_of
 from lazaretto.servicebus.exchange import body_of, send_answer
-from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.grants import Grant, Grants, Right, Unauthorized
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import Grant, Right, Unauthorized
 from lazaretto.serving.http import seat_of
 
 Scope = MutableMapping[str, Any]

@@ -1,14 +1,32 @@
-"""Answers as ATOM has them: entries, feeds of entries, errors. Pure."""
+"""Answers as ATOM has them: entries, feeds, errors; and XML of requests, read within limits. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
+from xml.etree.ElementTree import Element, TreeBuilder
+from xml.parsers import expat
+from xml.sax.saxutils import escape
 
-from lazaretto.servicebus.atom.markup import element, written
-from lazaretto.servicebus.atom.refusals import Refusal, detail_of
+from lazaretto import errors
+from lazaretto.servicebus.answers import condition_of, description_of, status_of
+
+#: Which of Service Bus's subcodes goes with a status, and what it says.
+_SUBCODES: Final = {
+    400: "SubCode=40000. Bad Request.",
+    404: "SubCode=40400. Not Found. The Operation doesn't exist.",
+    409: "SubCode=40900. Conflict.",
+}
+
+#: Elements within elements: entries of Service Bus have less than ten.
+_DEEPEST: Final = 32
+#: The name of the attribute that says of which kind a filter or a value is.
+_TYPE: Final = "http://www.w3.org/2001/XMLSchema-instance type"
+#: What no XML can have, however it is written.
+_IMPOSSIBLE: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 _ATOM: Final = "http://www.w3.org/2005/Atom"
 SERVICE_BUS: Final = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -24,6 +42,86 @@ class Entry:
     content: str
     created: datetime
     updated: datetime
+
+
+class Refusal(Exception):
+    """A request is not done: the status, and what the client is told."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def refusal_of(error: BaseException, sees: Callable[[str], bool]) -> Refusal:
+    """Return how a client is told of an error. `sees`: which other entities it may be told of."""
+    if isinstance(error, Refusal):
+        return error
+    if isinstance(error, errors.InvalidPath):
+        return Refusal(400, str(error))
+    return Refusal(status_of(condition_of(error)), description_of(error, sees))
+
+
+def detail_of(refusal: Refusal) -> str:
+    """Return what stands in an error's body."""
+    subcode = _SUBCODES.get(refusal.status)
+    return refusal.detail if subcode is None else f"{subcode} {refusal.detail}"
+
+
+def parse(body: bytes) -> Element:
+    """Return the root of a document, with names without their namespaces. Raises Refusal.
+
+    A document with a DTD is refused: entities in it can name files, and can be of any size.
+    """
+    builder, depth = TreeBuilder(), 0
+    parser = expat.ParserCreate(namespace_separator=" ")
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _DEEPEST:
+            raise Refusal(400, f"expected at most {_DEEPEST} elements within one another, got more")
+        kind = attributes.get(_TYPE)
+        builder.start(_local(name), {} if kind is None else {"type": kind.rpartition(":")[2]})
+
+    def end(name: str) -> None:
+        nonlocal depth
+        depth -= 1
+        builder.end(_local(name))
+
+    def refuse(*_: Any) -> None:
+        raise Refusal(400, "expected an entry without a DTD, got one")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = end
+    parser.CharacterDataHandler = builder.data
+    parser.StartDoctypeDeclHandler = refuse
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(body, True)
+    except (expat.ExpatError, ValueError, LookupError) as error:
+        raise Refusal(400, f"expected an entry in XML: {error}") from None
+    root: Element = builder.close()
+    return root
+
+
+def _local(name: str) -> str:
+    return name.rpartition(" ")[2]
+
+
+def text_of(element: Element | None) -> str:
+    """Return the text of an element that may be missing, without the space around it."""
+    return "" if element is None else (element.text or "").strip()
+
+
+def written(text: str) -> str:
+    """Return text as it stands in XML, also within an attribute's double quotes."""
+    return escape(_IMPOSSIBLE.sub("\N{REPLACEMENT CHARACTER}", text), {'"': "&quot;", "\r": "&#13;"})
+
+
+def element(name: str, text: str) -> str:
+    """Return an element that holds text."""
+    return f"<{name}>{written(text)}</{name}>"
 
 
 def moment(when: datetime) -> str:

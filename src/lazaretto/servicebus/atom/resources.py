@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 
-from lazaretto.servicebus.atom.refusals import Refusal
+from lazaretto.servicebus.atom.feeds import Refusal
 
 
 class Kind(enum.Enum):

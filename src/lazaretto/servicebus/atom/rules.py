@@ -1,16 +1,18 @@
-"""Rules of subscriptions as ATOM has them, each made from the other. Pure."""
+"""Rules of subscriptions and of authorization as ATOM has them, each made from the other. Pure."""
 
 from __future__ import annotations
 
 import base64
 import binascii
 import decimal
+import secrets
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from xml.etree.ElementTree import Element
 
+from lazaretto.model.clock import to_datetime
 from lazaretto.model.filters.rules import (
     DEFAULT_RULE,
     CorrelationFilter,
@@ -21,12 +23,11 @@ from lazaretto.model.filters.rules import (
     SqlFilter,
     TrueFilter,
 )
+from lazaretto.model.signing import RIGHTS, SigningRule, check_signing_rules
 from lazaretto.model.sized import INT
 from lazaretto.model.spans import read_decimal, read_duration, write_duration
-from lazaretto.servicebus.atom.feeds import description, moment
-from lazaretto.servicebus.atom.markup import element, text_of, written
-from lazaretto.servicebus.atom.refusals import Refusal
-from lazaretto.servicebus.atom.values import read_flag, write_flag
+from lazaretto.servicebus.atom.feeds import Refusal, description, element, moment, text_of, written
+from lazaretto.servicebus.atom.settings import read_flag, write_flag
 
 #: Elements of a correlation filter, by the fields that they stand for.
 _FIELDS: Final = {
@@ -50,6 +51,8 @@ _MOST_VALUES: Final = 1_000
 #: Digits before or behind its point after which a decimal is written with an exponent.
 _LONG: Final = 40
 _UNBOUNDED: Final = {"inf": "INF", "-inf": "-INF", "nan": "NaN"}
+
+_TYPE: Final = "SharedAccessAuthorizationRule"
 
 
 def rule_of(description: Element, name: str = "") -> Rule:
@@ -190,3 +193,56 @@ def _written(value: Any) -> tuple[str, str, str]:
             return "base64Binary", base64.b64encode(value).decode(), _SCHEMA
         case _:
             return "string", str(value), _SCHEMA
+
+
+def rules_of(found: Element | None, before: Sequence[SigningRule] = ()) -> list[SigningRule] | None:
+    """Return the rules in an element; None: there is no element. Raises Refusal, InvalidOption.
+
+    A rule without keys keeps those that it has, or is given new ones.
+    """
+    if found is None:
+        return None
+    by_name = {rule.name: rule for rule in before}
+    rules = [_rule(one, by_name) for one in found]
+    check_signing_rules(rules)
+    return rules
+
+
+def _rule(element: Element, by_name: dict[str, SigningRule]) -> SigningRule:
+    kind = element.get("type")
+    if kind != _TYPE:
+        raise Refusal(400, f"expected a {_TYPE}, got {kind!r}")
+    name = text_of(element.find("KeyName"))
+    given = element.find("Rights")
+    rights = {text_of(one) for one in (given if given is not None else ())}
+    kept = by_name.get(name)
+    return SigningRule(
+        name=name,
+        rights=tuple(one for one in RIGHTS if one in rights) if rights <= set(RIGHTS) else tuple(rights),
+        primary=text_of(element.find("PrimaryKey")) or (_new_key() if kept is None else kept.primary),
+        secondary=text_of(element.find("SecondaryKey")) or (_new_key() if kept is None else kept.secondary),
+    )
+
+
+def _new_key() -> str:
+    return base64.b64encode(secrets.token_bytes(32)).decode()
+
+
+def described_rules(rules: Sequence[SigningRule]) -> str:
+    """Return rules in XML, with their keys: for who may manage the entity."""
+    return f"<AuthorizationRules>{''.join(_described(rule) for rule in rules)}</AuthorizationRules>"
+
+
+def _described(rule: SigningRule) -> str:
+    rights = "".join(element("AccessRights", right) for right in rule.rights)
+    parts = (
+        element("ClaimType", "SharedAccessKey"),
+        element("ClaimValue", "None"),
+        f"<Rights>{rights}</Rights>",
+        element("CreatedTime", moment(to_datetime(rule.created))),
+        element("ModifiedTime", moment(to_datetime(rule.modified))),
+        element("KeyName", rule.name),
+        element("PrimaryKey", rule.primary),
+        element("SecondaryKey", rule.secondary),
+    )
+    return f'<AuthorizationRule i:type="{_TYPE}">{"".join(parts)}</AuthorizationRule>'

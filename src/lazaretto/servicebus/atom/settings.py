@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
 from lazaretto.model.entities import TOPIC_OPTIONS, QueueOptions, QueueStatus, TopicOptions
 from lazaretto.model.entity_changes import Parts
 from lazaretto.model.limits import Tier
 from lazaretto.model.policy import PoisonPolicy
-from lazaretto.servicebus.atom.refusals import Refusal
-from lazaretto.servicebus.atom.values import (
-    read_destination,
-    read_endless,
-    read_flag,
-    read_number,
-    read_seconds,
-    write_flag,
-    write_seconds,
-)
+from lazaretto.model.spans import read_duration, write_duration
+from lazaretto.servicebus.atom.feeds import Refusal
+from lazaretto.servicebus.grants import entity_of
+
+#: .NET's longest TimeSpan, which stands for "without end".
+FOREVER: Final = "P10675199DT2H48M5.4775807S"
+_LONGEST: Final = 900_000_000_000.0
+_NUMBER: Final = re.compile(r"\d{1,15}", re.ASCII)
 
 #: Service Bus's limit of a lock, in seconds, and what it says beyond it.
 _LONGEST_LOCK: Final = 300.0
@@ -34,6 +34,36 @@ _PARTITIONS: Final = 16
 #: What names of annotations that come from Service Bus's clients begin with.
 _PREFIX: Final = "servicebus:"
 _MOST_METADATA: Final = 1024
+#: Elements that have no meaning here, and are kept as annotations: what they are unless given.
+KEPT: Final = {
+    "UserMetadata": "",
+    "EnableBatchedOperations": "true",
+    "EnableExpress": "false",
+    "SupportOrdering": "true",
+    "FilteringMessagesBeforePublishing": "false",
+    "EnableSubscriptionPartitioning": "false",
+}
+#: Elements that are addresses of other entities: they are told as they were written.
+_ADDRESSES: Final = ("ForwardTo", "ForwardDeadLetteredMessagesTo")
+_NOT_OF_SUBSCRIPTIONS: Final = {
+    "MaxSizeInMegabytes",
+    "RequiresDuplicateDetection",
+    "DuplicateDetectionHistoryTimeWindow",
+    "EnablePartitioning",
+    "MaxMessageSizeInKilobytes",
+}
+STATUSES: Final = {
+    "Active": QueueStatus.ACTIVE,
+    "Disabled": QueueStatus.DISABLED,
+    "SendDisabled": QueueStatus.SEND_DISABLED,
+    "ReceiveDisabled": QueueStatus.RECEIVE_DISABLED,
+}
+_STATUS_NAMES: Final = {
+    **{status: name for name, status in STATUSES.items()},
+    QueueStatus.HALTED: "ReceiveDisabled",
+}
+#: What cannot be: nobody receives from a topic, and nobody sends to a subscription.
+_NO_STATUSES: Final = {"TopicDescription": "ReceiveDisabled", "SubscriptionDescription": "SendDisabled"}
 
 
 class Setting(NamedTuple):
@@ -50,6 +80,52 @@ class Setting(NamedTuple):
     merge: Callable[[Any, Any], Any] = lambda value, _: value
     fixed: bool = False
     clears: bool = False
+
+
+def read_seconds(text: str) -> float:
+    """Return a duration in seconds. Raises Refusal."""
+    try:
+        length = read_duration(text)
+    except ValueError as error:
+        raise Refusal(400, str(error)) from None
+    if length < timedelta():
+        raise Refusal(400, f"expected a duration of at least PT0S, got {text[:100]!r}")
+    return length.total_seconds()
+
+
+def read_endless(text: str) -> float | None:
+    """Return a duration in seconds; None: without end. Raises Refusal."""
+    seconds = read_seconds(text)
+    return None if seconds >= _LONGEST else seconds
+
+
+def write_seconds(seconds: float | None) -> str:
+    """Return a duration in seconds as text; None: without end."""
+    return FOREVER if seconds is None or seconds >= _LONGEST else write_duration(timedelta(seconds=seconds))
+
+
+def read_flag(text: str) -> bool:
+    """Return a boolean. Raises Refusal."""
+    if text.lower() not in ("true", "false"):
+        raise Refusal(400, f"expected true or false, got {text[:100]!r}")
+    return text.lower() == "true"
+
+
+def write_flag(value: bool) -> str:
+    """Return a boolean as text."""
+    return "true" if value else "false"
+
+
+def read_number(text: str) -> int:
+    """Return a whole number that is not negative. Raises Refusal."""
+    if not _NUMBER.fullmatch(text):
+        raise Refusal(400, f"expected a whole number of at least 0, got {text[:100]!r}")
+    return int(text)
+
+
+def read_destination(text: str) -> str | None:
+    """Return the path of an entity from its URL or its name; None: none is given."""
+    return entity_of(text) or None
 
 
 def _lock(seconds: float, _: float) -> float:
@@ -136,24 +212,6 @@ SETTINGS: Final = (
         _message_size,
     ),
 )
-#: Elements that have no meaning here, and are kept as annotations: what they are unless given.
-KEPT: Final = {
-    "UserMetadata": "",
-    "EnableBatchedOperations": "true",
-    "EnableExpress": "false",
-    "SupportOrdering": "true",
-    "FilteringMessagesBeforePublishing": "false",
-    "EnableSubscriptionPartitioning": "false",
-}
-#: Elements that are addresses of other entities: they are told as they were written.
-_ADDRESSES: Final = ("ForwardTo", "ForwardDeadLetteredMessagesTo")
-_NOT_OF_SUBSCRIPTIONS: Final = {
-    "MaxSizeInMegabytes",
-    "RequiresDuplicateDetection",
-    "DuplicateDetectionHistoryTimeWindow",
-    "EnablePartitioning",
-    "MaxMessageSizeInKilobytes",
-}
 #: What each kind of description has of both.
 ELEMENTS: Final[Mapping[str, frozenset[str]]] = {
     "QueueDescription": frozenset(
@@ -168,18 +226,6 @@ ELEMENTS: Final[Mapping[str, frozenset[str]]] = {
         | {"UserMetadata", "EnableBatchedOperations"}
     ),
 }
-STATUSES: Final = {
-    "Active": QueueStatus.ACTIVE,
-    "Disabled": QueueStatus.DISABLED,
-    "SendDisabled": QueueStatus.SEND_DISABLED,
-    "ReceiveDisabled": QueueStatus.RECEIVE_DISABLED,
-}
-_STATUS_NAMES: Final = {
-    **{status: name for name, status in STATUSES.items()},
-    QueueStatus.HALTED: "ReceiveDisabled",
-}
-#: What cannot be: nobody receives from a topic, and nobody sends to a subscription.
-_NO_STATUSES: Final = {"TopicDescription": "ReceiveDisabled", "SubscriptionDescription": "SendDisabled"}
 
 
 def status_name(status: QueueStatus) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lazaretto.servicebus.rest.application import Messages
-from lazaretto.servicebus.rest.resources import wish_of
+from lazaretto.servicebus.rest.application import Messages, wish_of
 
 __all__ = ["Messages", "wish_of"]

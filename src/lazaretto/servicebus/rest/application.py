@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
+import uuid
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
@@ -17,14 +19,14 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.servicebus.answers import Settlement, Verb
 from lazaretto.servicebus.atom import feeds
 from lazaretto.servicebus.atom.application import admit
-from lazaretto.servicebus.atom.refusals import Refusal, refusal_of
+from lazaretto.servicebus.atom.feeds import Refusal, refusal_of
 from lazaretto.servicebus.exchange import body_of, send_answer
-from lazaretto.servicebus.grants import Grants
+from lazaretto.servicebus.grants import Grants, Right
 from lazaretto.servicebus.rest.fields import BATCH, headers_of, message_of, messages_of, type_of
-from lazaretto.servicebus.rest.resources import Act, Wish
 from lazaretto.servicebus.server import Door
-from lazaretto.servicebus.signatures import Right
 from lazaretto.serving.http import Receive, Scope, Send, seat_of, share_of, spelled_headers, until_gone
+
+_MESSAGES: Final = "messages"
 
 T = TypeVar("T")
 
@@ -38,11 +40,52 @@ _BATCH: Final = 4
 _XML: Final = b"application/xml;charset=utf-8"
 
 
+class Act(enum.Enum):
+    """An act on messages."""
+
+    SEND = "send"
+    LOCK = "lock"
+    RECEIVE_AND_DELETE = "receive and delete"
+    COMPLETE = "complete"
+    UNLOCK = "unlock"
+    RENEW = "renew"
+
+
+class Wish(NamedTuple):
+    """An act at an entity. `name`, `token`: of a message, its number or id, and its lock."""
+
+    act: Act
+    path: str
+    name: str = ""
+    token: uuid.UUID | None = None
+
+
+_AT_HEAD: Final = {"POST": Act.LOCK, "DELETE": Act.RECEIVE_AND_DELETE}
+_AT_LOCK: Final = {"DELETE": Act.COMPLETE, "PUT": Act.UNLOCK, "POST": Act.RENEW}
+
+
 class _Answer(NamedTuple):
     status: int
     body: bytes = b""
     kind: bytes = _XML
     headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def wish_of(method: str, path: str) -> Wish | None:
+    """Return what is asked for; None: nothing about messages."""
+    parts = path.strip("/").split("/")
+    words = [part.lower() for part in parts]
+    if method == "POST" and len(parts) > 1 and words[-1] == _MESSAGES:
+        return Wish(Act.SEND, "/".join(parts[:-1]))
+    if len(parts) > 2 and words[-2:] == [_MESSAGES, "head"] and method in _AT_HEAD:
+        return Wish(_AT_HEAD[method], "/".join(parts[:-2]))
+    if len(parts) > 3 and words[-3] == _MESSAGES and method in _AT_LOCK:
+        try:
+            token = uuid.UUID(parts[-1])
+        except ValueError:
+            return None
+        return Wish(_AT_LOCK[method], "/".join(parts[:-3]), parts[-2], token)
+    return None
 
 
 class Messages:

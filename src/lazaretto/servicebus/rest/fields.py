@@ -14,7 +14,7 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import Message, ReceivedMessage
 from lazaretto.model.records.plain import iso_time
-from lazaretto.servicebus.atom.refusals import Refusal
+from lazaretto.servicebus.atom.feeds import Refusal
 
 #: The type of a body that has several messages.
 BATCH: Final = "application/vnd.microsoft.servicebus.json"

@@ -16,9 +16,8 @@ from lazaretto.model.clock import Clock
 from lazaretto.model.partitions import SLOTS, Homes, partition_of
 from lazaretto.store.records.messages import Again
 from lazaretto.store.runtime.forks import Opener
-from lazaretto.store.runtime.notices import NoticeLog
+from lazaretto.store.runtime.notices import NoticeLog, Presence
 from lazaretto.store.runtime.notifier import Caller, Notifier
-from lazaretto.store.runtime.presence import Presence
 from lazaretto.store.runtime.processes import message_ids
 from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.copy_store import Tables

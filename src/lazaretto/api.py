@@ -3,9 +3,10 @@
 from lazaretto.broker.broker import Broker, connect
 from lazaretto.broker.claims import Claim
 from lazaretto.broker.consume import ConsumeReport
-from lazaretto.broker.receiver import NEXT_SESSION, Receiver
+from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.repairs import Repair
 from lazaretto.broker.sender import Sender
+from lazaretto.broker.settling import NEXT_SESSION
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.broker.work import TransactionSavepoint
 from lazaretto.engine.access import NewSecret, Person, Token

@@ -11,7 +11,7 @@ import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions, Rule, SqlAction, SqlFilter
 from lazaretto.broker.broker import store_of
 from lazaretto.commands import CreateLink, CreateToken, GrantRole, SetRedaction
-from lazaretto.engine.access import OpenSession
+from lazaretto.engine.logins import OpenSession
 
 #: Colour, the window's title, a notifier, a carriage return, a C1 escape, text that runs backwards, markup.
 EVIL = "\x1b[31m\x1b]0;x\x07\r\n\x9b\u202e\u2066[red]\u200f"

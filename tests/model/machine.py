@@ -9,7 +9,8 @@ import hypothesis.strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from lazaretto import DeadLetterFilter, Message, PoisonPolicy
-from lazaretto.broker.receiver import NEXT_SESSION, Receiver
+from lazaretto.broker.receiver import Receiver
+from lazaretto.broker.settling import NEXT_SESSION
 from lazaretto.model.clock import MICROSECONDS, to_datetime, to_micros
 from lazaretto.model.messages import DeadLetter, ReceivedMessage
 from lazaretto.model.policy import Disposition, Outcome

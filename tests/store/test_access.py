@@ -21,16 +21,8 @@ from lazaretto import (
 from lazaretto import commands as c
 from lazaretto.broker.broker import store_of
 from lazaretto.commands import opposite_of
-from lazaretto.engine.access import (
-    LINK,
-    SESSION,
-    TOKEN,
-    CloseSession,
-    NoteSeen,
-    OpenSession,
-    Visitor,
-    find_visitor,
-)
+from lazaretto.engine.access import LINK, SESSION, TOKEN, Visitor, find_visitor
+from lazaretto.engine.logins import CloseSession, NoteSeen, OpenSession
 from lazaretto.engine.timers import CleanUp
 from lazaretto.model.actors import Actor, behind
 

@@ -12,7 +12,7 @@ import pytest
 import lazaretto
 from lazaretto import ManualClock, Message, PoisonPolicy, QueueOptions
 from lazaretto.broker.broker import Broker
-from lazaretto.broker.receiver import NEXT_SESSION
+from lazaretto.broker.settling import NEXT_SESSION
 from lazaretto.errors import MessageNotFound, PoisonMessageError, TransactionError
 from lazaretto.model.entities import QueueStatus
 from lazaretto.model.policy import Disposition

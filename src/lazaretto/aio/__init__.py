@@ -12,9 +12,10 @@ from lazaretto.aio.consuming import consume
 from lazaretto.aio.driver import Driver
 from lazaretto.aio.mirrors import Mirror, OwnThread, mirror
 from lazaretto.broker import broker as _sync
-from lazaretto.broker.receiver import NextSession, Receiver
+from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.repairs import Repair
 from lazaretto.broker.sender import Sender
+from lazaretto.broker.settling import NextSession
 from lazaretto.broker.steps import steps_of
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.dialogs import Dialogs

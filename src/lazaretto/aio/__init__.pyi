@@ -19,9 +19,9 @@ from lazaretto.broker.consume import ConsumeReport
 from lazaretto.broker.consume import Stop
 from lazaretto.broker.dead_letters import Which
 from lazaretto.broker.handling.functions import HandlerFunction
-from lazaretto.broker.receiver import Mode
-from lazaretto.broker.receiver import NextSession
 from lazaretto.broker.settling import Messages
+from lazaretto.broker.settling import Mode
+from lazaretto.broker.settling import NextSession
 from lazaretto.broker.work import Parameters
 from lazaretto.broker.work import TransactionSavepoint
 from lazaretto.dialogs.description import ConversationDescription

@@ -8,8 +8,9 @@ from typing import Any
 from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender, AsyncTransaction
 from lazaretto.aio.driver import Driver, Then
 from lazaretto.aio.mirrors import catch
-from lazaretto.broker.receiver import Receiver, SuspectChoice
+from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.sender import Sender, sendable
+from lazaretto.broker.settling import SuspectChoice
 from lazaretto.broker.steps import Do, Steps, steps_of
 from lazaretto.broker.work import UnitOfWork
 from lazaretto.engine.command import check_numbers

@@ -8,20 +8,12 @@ from typing import Any
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
-from lazaretto.engine.access import (
-    CloseSession,
-    NewSecret,
-    NoteSeen,
-    OpenSession,
-    OpenVouchedSession,
-    Visitor,
-    find_visitor,
-    grants_of,
-)
+from lazaretto.engine.access import NewSecret, Visitor, find_visitor, grants_of
 from lazaretto.engine.audited import NoteTry
 from lazaretto.engine.claims.consumers import ClaimPipeline, list_consumers
 from lazaretto.engine.command import Command
 from lazaretto.engine.entities.overview import read_client_advice
+from lazaretto.engine.logins import CloseSession, NoteSeen, OpenSession, OpenVouchedSession
 from lazaretto.engine.messages.sessions import stored_session_state
 from lazaretto.engine.outcome.causes import cause_days
 from lazaretto.engine.outcome.dead_letter_operations import workers_of

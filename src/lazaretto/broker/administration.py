@@ -19,11 +19,11 @@ from lazaretto.engine.entities.queues import (
     require_queue,
     update_queue,
 )
+from lazaretto.engine.entities.rules import change_rules
 from lazaretto.engine.entities.status import SetStatus
 from lazaretto.engine.entities.topics import (
     SubscriptionDescription,
     TopicDescription,
-    change_rules,
     create_subscription,
     create_topic,
     describe_subscription,
@@ -53,11 +53,11 @@ from lazaretto.model.entities import (
     QueueStatus,
     TopicOptions,
     dead_letter_path,
-    subscription_path,
 )
 from lazaretto.model.filters.rules import Rule
 from lazaretto.model.grants import person_name
 from lazaretto.model.option_changes import QueueChanges, TopicChanges
+from lazaretto.model.paths import subscription_path
 from lazaretto.model.rates import KEPT, SPANS, Rate
 from lazaretto.model.redaction import RedactionRule
 from lazaretto.store.sql.store import Store

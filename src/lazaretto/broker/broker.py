@@ -15,9 +15,10 @@ from lazaretto.broker.causes import CauseDesk
 from lazaretto.broker.claims import Claim, describe_claims
 from lazaretto.broker.consume_desk import ConsumeDesk
 from lazaretto.broker.dead_letters import DeadLetterDesk
-from lazaretto.broker.receiver import Mode, NextSession, Receiver
+from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.repairs import RepairDesk
 from lazaretto.broker.sender import Sender, sendable
+from lazaretto.broker.settling import Mode, NextSession
 from lazaretto.broker.steps import Look, Steps, Wait, verb
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.commands.desk import CommandDesk

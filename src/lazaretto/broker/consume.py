@@ -17,7 +17,8 @@ from lazaretto.broker.handling.functions import HandlerFunction, form_of, refuse
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.sender import send_operation
 from lazaretto.broker.settling import settle
-from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settled, Settlement, as_unit, held_of
+from lazaretto.engine.messages.locks import held_of
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settled, Settlement, as_unit
 from lazaretto.engine.unit_of_work import CommitWork
 from lazaretto.engine.workers.leases import past_of
 from lazaretto.errors import HandlerError, InvalidMessage, MessageLockLost, SessionHeld, SessionLockLost

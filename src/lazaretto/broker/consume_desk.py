@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from lazaretto.broker.consume import Await, Consumer, ConsumeReport, OwnLoop, Stop
 from lazaretto.broker.handling.functions import HandlerFunction
-from lazaretto.broker.receiver import NextSession, Receiver
+from lazaretto.broker.receiver import Receiver
+from lazaretto.broker.settling import NextSession
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import GivenDuration, flag, function, seconds, shown, whole

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import enum
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any, Final, Literal, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lazaretto.broker.settling import Messages, MessageVerbs, settlements, settling
+from lazaretto.broker.settling import (
+    NEXT_SESSION,
+    Messages,
+    MessageVerbs,
+    Mode,
+    NextSession,
+    SuspectChoice,
+    check_mode,
+    settlements,
+    settling,
+)
 from lazaretto.broker.steps import (
     Do,
     Look,
@@ -27,9 +36,10 @@ from lazaretto.broker.steps import (
 )
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.maintenance import look
+from lazaretto.engine.messages.locks import RenewLocks, messages_held
 from lazaretto.engine.messages.peek import peek
-from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete, ReceiveDeferred
-from lazaretto.engine.messages.receive_by_number import ReceiveByNumber
+from lazaretto.engine.messages.receive import Receive, ReceiveAndDelete
+from lazaretto.engine.messages.receive_by_number import ReceiveByNumber, ReceiveDeferred
 from lazaretto.engine.messages.sessions import (
     AcceptSession,
     ReleaseSession,
@@ -38,15 +48,7 @@ from lazaretto.engine.messages.sessions import (
     session_locked,
     session_state,
 )
-from lazaretto.engine.messages.settle import (
-    COMPLETE,
-    RELEASE,
-    RenewLocks,
-    Settle,
-    Settled,
-    Settlement,
-    messages_held,
-)
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settle, Settled, Settlement
 from lazaretto.engine.workers.leases import Handover, Take
 from lazaretto.errors import (
     BrokerClosed,
@@ -60,7 +62,7 @@ from lazaretto.model.checks import GivenDuration, flag, seconds, shown, text, wh
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import LONGEST_ID
-from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage, Suspects
+from lazaretto.model.messages import MOST_MESSAGES, Lock, PeekedMessage, ReceivedMessage
 from lazaretto.observe.traces import active
 from lazaretto.store.runtime.processes import program
 from lazaretto.store.sql.operation import Operation
@@ -69,38 +71,8 @@ from lazaretto.tools.closing import Closing
 
 T = TypeVar("T")
 
-Mode = Literal["peek_lock", "receive_and_delete"]
-
 #: Characters of the name under which a session's lock can be used.
 LONGEST_NAME: Final = 256
-
-
-def check_mode(mode: object) -> None:
-    """Raise InvalidOption for what is no mode of receiving."""
-    if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
-        raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")
-
-
-class NextSession(enum.Enum):
-    """The type of NEXT_SESSION."""
-
-    NEXT_SESSION = "next session"
-
-
-#: As `session=` of a receiver: the next session that is free and has something to receive.
-NEXT_SESSION: Final = NextSession.NEXT_SESSION
-
-
-class SuspectChoice(Protocol):
-    """The part of a connection that tries suspects alone."""
-
-    def choose(self) -> Suspects:
-        """Return what a receive that begins now does about suspects."""
-        ...
-
-    def wants_skipped(self) -> bool:
-        """Return whether a receive that skipped a suspect ends at once, so that it can be tried."""
-        ...
 
 
 class Receiver(MessageVerbs, Closing):

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
-from lazaretto.broker.steps import Do, Look, Steps, run_steps
-from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settle, Settled, Settlement, held_of
-from lazaretto.errors import InvalidOption, MessageLockLost
+from lazaretto.broker.steps import (
+    Do,
+    Look,
+    Steps,
+    run_steps,
+)
+from lazaretto.engine.messages.locks import held_of
+from lazaretto.engine.messages.settle import COMPLETE, RELEASE, Settle, Settled, Settlement
+from lazaretto.errors import (
+    InvalidOption,
+    MessageLockLost,
+)
 from lazaretto.model.checks import seconds, shown
 from lazaretto.model.failure import failure_of, kept
 from lazaretto.model.headers import PropertyValue, check_properties
-from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.messages import ReceivedMessage, Suspects
 from lazaretto.model.policy import Outcome
 from lazaretto.model.sized import types_of
 from lazaretto.observe.traces import active
@@ -21,6 +31,29 @@ from lazaretto.store.sql.store import Store
 M = TypeVar("M")
 
 Messages = ReceivedMessage | Iterable[ReceivedMessage]
+Mode = Literal["peek_lock", "receive_and_delete"]
+
+
+class NextSession(enum.Enum):
+    """The type of NEXT_SESSION."""
+
+    NEXT_SESSION = "next session"
+
+
+#: As `session=` of a receiver: the next session that is free and has something to receive.
+NEXT_SESSION: Final = NextSession.NEXT_SESSION
+
+
+class SuspectChoice(Protocol):
+    """The part of a connection that tries suspects alone."""
+
+    def choose(self) -> Suspects:
+        """Return what a receive that begins now does about suspects."""
+        ...
+
+    def wants_skipped(self) -> bool:
+        """Return whether a receive that skipped a suspect ends at once, so that it can be tried."""
+        ...
 
 
 class SettleVerbs(ABC, Generic[M]):
@@ -140,3 +173,9 @@ def _settling(entries: Sequence[Settled]) -> Steps[None]:
             # None lost: a message was named twice.
             raise MessageLockLost(str(error), lost or error.sequence_numbers) from None
         raise
+
+
+def check_mode(mode: object) -> None:
+    """Raise InvalidOption for what is no mode of receiving."""
+    if not isinstance(mode, str) or mode not in ("peek_lock", "receive_and_delete"):
+        raise InvalidOption(f"expected mode to be peek_lock or receive_and_delete, got {shown(mode)}")

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from lazaretto.broker.receiver import NEXT_SESSION, NextSession, Receiver
+from lazaretto.broker.receiver import Receiver
+from lazaretto.broker.settling import NEXT_SESSION, NextSession
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group

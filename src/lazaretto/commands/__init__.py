@@ -15,7 +15,6 @@ from lazaretto.commands.repair_commands import (
     UndoRepair,
 )
 from lazaretto.engine.access import (
-    CreateLink,
     CreateToken,
     EndSessions,
     GrantRole,
@@ -28,24 +27,30 @@ from lazaretto.engine.command import Command
 from lazaretto.engine.dialogs.definitions import DropDefinition
 from lazaretto.engine.dialogs.verbs import CleanUpConversation, EndConversation, ResumeConversation
 from lazaretto.engine.entities.queues import CreateQueue, CreateQueues, DeleteQueue, UpdateQueue
+from lazaretto.engine.entities.rules import AddRule, RemoveRule
 from lazaretto.engine.entities.status import ResumeQueue, SetStatus
 from lazaretto.engine.entities.topics import (
-    AddRule,
     CreateSubscription,
     CreateTopic,
     DeleteSubscription,
     DeleteTopic,
-    RemoveRule,
     UpdateSubscription,
     UpdateTopic,
 )
 from lazaretto.engine.four_eyes import SetFourEyes
+from lazaretto.engine.logins import CreateLink
 from lazaretto.engine.marks import Mark
 from lazaretto.engine.messages.delete import DeleteMessages
 from lazaretto.engine.messages.sessions import FreeSession
 from lazaretto.engine.outcome.breakers import SetBreaker
-from lazaretto.engine.outcome.cause_parts import MergeCauses, SplitCause, UnmergeCauses
-from lazaretto.engine.outcome.causes import AcknowledgeCause, NoteCause, RecountCauses
+from lazaretto.engine.outcome.cause_parts import (
+    AcknowledgeCause,
+    MergeCauses,
+    NoteCause,
+    SplitCause,
+    UnmergeCauses,
+)
+from lazaretto.engine.outcome.causes import RecountCauses
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.rerouting import MoveDeadLetters, Republish
 from lazaretto.engine.outcome.send_back import Resubmit

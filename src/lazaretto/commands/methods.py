@@ -17,7 +17,6 @@ from lazaretto.commands.repair_commands import (
     UndoRepair,
 )
 from lazaretto.engine.access import (
-    CreateLink,
     CreateToken,
     EndSessions,
     GrantRole,
@@ -31,19 +30,22 @@ from lazaretto.engine.claims.settle_claims import RevokeClaim
 from lazaretto.engine.command import formerly, tuple_of, tuples_of
 from lazaretto.engine.dialogs.verbs import CleanUpConversation, EndConversation
 from lazaretto.engine.entities.queues import DeleteQueue
+from lazaretto.engine.entities.rules import RemoveRule
 from lazaretto.engine.entities.status import ResumeQueue
-from lazaretto.engine.entities.topics import (
-    DeleteSubscription,
-    DeleteTopic,
-    RemoveRule,
-    SubscriptionDescription,
-)
+from lazaretto.engine.entities.topics import DeleteSubscription, DeleteTopic, SubscriptionDescription
 from lazaretto.engine.four_eyes import SetFourEyes
+from lazaretto.engine.logins import CreateLink
 from lazaretto.engine.marks import Mark
 from lazaretto.engine.messages.sessions import FreeSession
 from lazaretto.engine.outcome.breakers import SetBreaker
-from lazaretto.engine.outcome.cause_parts import MergeCauses, SplitCause, UnmergeCauses
-from lazaretto.engine.outcome.causes import AcknowledgeCause, NoteCause, RecountCauses
+from lazaretto.engine.outcome.cause_parts import (
+    AcknowledgeCause,
+    MergeCauses,
+    NoteCause,
+    SplitCause,
+    UnmergeCauses,
+)
+from lazaretto.engine.outcome.causes import RecountCauses
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.set_aside import DeletePurged, PartReport, PurgeCause, RestorePurged
 from lazaretto.engine.redaction import RemoveRedaction, SetRedaction

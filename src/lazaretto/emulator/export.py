@@ -11,12 +11,7 @@ from typing import Any, Final
 
 from lazaretto.broker.administration import Administration
 from lazaretto.errors import InvalidOption
-from lazaretto.model.entities import (
-    SYSTEM_DEAD_LETTER_QUEUE,
-    QueueOptions,
-    TopicOptions,
-    subscription_path,
-)
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
 from lazaretto.model.filters.rules import (
     DEFAULT_RULE,
     CorrelationFilter,
@@ -27,6 +22,7 @@ from lazaretto.model.filters.rules import (
     SqlFilter,
     TrueFilter,
 )
+from lazaretto.model.paths import subscription_path
 from lazaretto.model.spans import write_duration
 from lazaretto.servicebus.atom.settings import KEPT, SETTINGS, read_destination, told, write_flag
 from lazaretto.servicebus.emulated import DEFAULTS, FIELDS, Emulated, EmulatedNamespace

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import hmac
 import secrets
@@ -20,7 +19,6 @@ from lazaretto.model.checks import moment, text
 from lazaretto.model.clock import MICROSECONDS, to_datetime
 from lazaretto.model.grants import (
     Grant,
-    Role,
     checked_grant,
     decode_grants,
     encode_grants,
@@ -28,7 +26,6 @@ from lazaretto.model.grants import (
     person_name,
 )
 from lazaretto.store.records.access import PersonRecord, SecretRecord
-from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 TOKEN: Final = "token"  # noqa: S105
@@ -46,9 +43,7 @@ _DAY: Final = 24 * 3600 * MICROSECONDS
 _TOKEN_LASTS: Final = 90 * _DAY
 #: How long before its end whoever uses a token is warned of.
 _WARNED: Final = 14 * _DAY
-#: How long a link works, and a session: in all, and unused; in microseconds.
-_LINK_LASTS: Final = 60 * MICROSECONDS
-_SESSION_LASTS: Final = 24 * 3600 * MICROSECONDS
+#: How long an unused session works, in microseconds.
 _SESSION_IDLES: Final = 8 * 3600 * MICROSECONDS
 #: How old the note of when a secret was last seen may be, by its kind.
 _SEEN_EVERY: Final = {TOKEN: 3600 * MICROSECONDS, SESSION: 300 * MICROSECONDS, LINK: 0}
@@ -176,14 +171,14 @@ def grants_of(tx: Transaction, name: str) -> tuple[Grant, ...]:
     return () if person is None else decode_grants(person.grants)
 
 
-def _known(tx: Transaction, name: str) -> PersonRecord:
+def require_person(tx: Transaction, name: str) -> PersonRecord:
     person = tx.access.person(name)
     if person is None:
         raise PersonNotFound(f"expected somebody who was granted a role, got {name!r}; grant one first")
     return person
 
 
-def _make(
+def make_secret(
     tx: Transaction,
     kind: str,
     person: str,
@@ -241,7 +236,7 @@ class WithdrawRole(PersonChange[Person], frozen=True, kw_only=True):
 
     def run(self, tx: Transaction, actor: str) -> Person:
         name, grant = person_name(self.person), checked_grant(self.role, self.queue)
-        before = decode_grants(_known(tx, name).grants)
+        before = decode_grants(require_person(tx, name).grants)
         if grant not in before:
             raise NotAllowed(f"expected a role that {name!r} has, got {_told(grant)}")
         rest = tuple(one for one in before if one != grant)
@@ -280,7 +275,7 @@ class RemovePerson(PersonChange[int], frozen=True, kw_only=True):
 
     def run(self, tx: Transaction, actor: str) -> int:
         name = person_name(self.person)
-        _known(tx, name)
+        require_person(tx, name)
         tx.access.delete_person(name)
         count = tx.access.delete_secrets(name, None)
         audit(tx, actor, self.action, "", person=name, count=count)
@@ -322,8 +317,8 @@ class CreateToken(PersonChange[NewSecret], frozen=True, kw_only=True):
         label = text("label", self.label, _LONGEST_LABEL, 0)
         usual = tx.now + _TOKEN_LASTS
         expires = usual if isinstance(self.expires, UnsetType) else moment("expires", self.expires)
-        _known(tx, name)
-        made = _make(tx, TOKEN, name, label, expires, makers=makers_of(actor, name))
+        require_person(tx, name)
+        made = make_secret(tx, TOKEN, name, label, expires, makers=makers_of(actor, name))
         audit(tx, actor, self.action, "", person=name, id=made.id, label=label)
         return made
 
@@ -345,115 +340,3 @@ class RevokeToken(Administering[str], frozen=True, kw_only=True):
             tx.access.delete_secrets(secret.person, SESSION)
         audit(tx, actor, self.action, "", person=secret.person, id=id_, kind=secret.kind)
         return secret.person
-
-
-class CreateLink(Administering[NewSecret], frozen=True, kw_only=True):
-    """Make the secret of a link that opens one session within a minute.
-
-    `person`: whose session; null: that of whoever asks, who may do everything in it.
-    """
-
-    action = "access: link"
-    shown_once: ClassVar[bool] = True
-    person: str | None = None
-
-    def run(self, tx: Transaction, actor: str) -> NewSecret:
-        if self.person is None:
-            name, grants = str(actor), encode_grants((Grant(Role.ADMIN),))
-        else:
-            name, grants = person_name(self.person), None
-            _known(tx, name)
-        expires = tx.now + _LINK_LASTS
-        made = _make(tx, LINK, name, "", expires, grants, makers=makers_of(actor, name))
-        audit(tx, actor, self.action, "", person=name)
-        return made
-
-
-@dataclasses.dataclass(slots=True)
-class OpenSession(Operation[NewSecret | None]):
-    """Open a session for whoever has a token, or a link, which is used up; None if there is none such.
-
-    `former`: the session that the browser had, which ends. `address`: where the browser is.
-    """
-
-    secret: str
-    former: str | None
-    address: str
-
-    def run(self, tx: Transaction) -> NewSecret | None:
-        kind = LINK if self.secret.startswith(PREFIXES[LINK]) else TOKEN
-        visitor = find_visitor(tx, self.secret, kind)
-        if visitor is None:
-            return None
-        record = tx.access.secret(visitor.id)
-        assert record is not None
-        expires = tx.now + _SESSION_LASTS
-        if kind == LINK:
-            tx.access.delete_secret(visitor.id)
-        elif record.expires is not None:
-            expires = min(expires, record.expires)
-        if self.former is not None:
-            close_session(tx, self.former)
-        made = _make(tx, SESSION, visitor.name, self.address, expires, record.grants, makers=record.makers)
-        # A link may be for somebody of whom the store knows nothing else.
-        who = Actor.at(visitor.name, self.address)
-        audit(tx, who, "access: login", "", by=kind, id=made.id, address=self.address)
-        return made
-
-
-@dataclasses.dataclass(slots=True)
-class OpenVouchedSession(Operation[NewSecret | None]):
-    """Open a session for somebody whom an identity provider names, with groups.
-
-    None if nothing was granted to any of these names. `by`: the provider. `former` and `address` as for
-    OpenSession.
-    """
-
-    person: str
-    groups: tuple[str, ...]
-    by: str
-    former: str | None
-    address: str
-
-    def run(self, tx: Transaction) -> NewSecret | None:
-        names = [name for name in (self.person, *self.groups) if grants_of(tx, name)]
-        if not names:
-            return None
-        if self.former is not None:
-            close_session(tx, self.former)
-        member_of = msgspec.json.encode(self.groups).decode()
-        expires = tx.now + _SESSION_LASTS
-        made = _make(tx, SESSION, self.person, self.address, expires, None, member_of)
-        who = Actor.at(self.person, self.address)
-        audit(tx, who, "access: login", "", by=self.by, id=made.id, address=self.address)
-        return made
-
-
-def close_session(tx: Transaction, secret: str) -> bool:
-    """End a session; return whether there was one."""
-    visitor = find_visitor(tx, secret, SESSION)
-    return visitor is not None and tx.access.delete_secret(visitor.id)
-
-
-@dataclasses.dataclass(slots=True)
-class CloseSession(Operation[bool]):
-    """End a browser's session; return whether there was one."""
-
-    secret: str
-
-    def run(self, tx: Transaction) -> bool:
-        return close_session(tx, self.secret)
-
-
-@dataclasses.dataclass(slots=True)
-class NoteSeen(Operation[None]):
-    """Note that a secret was used now."""
-
-    id: str
-
-    durable = False
-
-    def run(self, tx: Transaction) -> None:
-        secret = tx.access.secret(self.id)
-        if secret is not None:
-            tx.access.save_secret(msgspec.structs.replace(secret, seen=tx.now))

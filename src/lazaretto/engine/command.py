@@ -17,9 +17,10 @@ from msgspec import Meta
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
-from lazaretto.model.entities import EntityPath, dead_letter_path, subscription_path
+from lazaretto.model.entities import EntityPath, dead_letter_path
 from lazaretto.model.grants import Permission
 from lazaretto.model.keys import LAST_SEQUENCE
+from lazaretto.model.paths import subscription_path
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction

@@ -12,8 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from lazaretto.broker.handling.context import store_fault
+from lazaretto.engine.messages.locks import held_of
 from lazaretto.engine.messages.send import Send
-from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit, held_of
+from lazaretto.engine.messages.settle import RELEASE, Settled, Settlement, as_unit
 from lazaretto.engine.outcome.breakers import GiveBack, NoteProbe, OpenBreaker
 from lazaretto.engine.outcome.verdicts import allowed, foretell
 from lazaretto.engine.unit_of_work import Finished, FinishHandover

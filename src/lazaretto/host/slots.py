@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from lazaretto.broker.receiver import NEXT_SESSION, Receiver
+from lazaretto.broker.receiver import Receiver
+from lazaretto.broker.settling import NEXT_SESSION
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
 from lazaretto.host.handlers import Isolation

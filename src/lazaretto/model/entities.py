@@ -150,27 +150,9 @@ def _check_queue_path(queue: str, path: str) -> None:
         raise InvalidPath(f"'{SUBSCRIPTIONS}' is reserved for the paths of subscriptions, got {shown(path)}")
 
 
-def subscription_path(topic: str, name: str) -> EntityPath:
-    """Return the path of a topic's subscription. Raises InvalidPath."""
-    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_SUBSCRIPTION or "/" in name:
-        raise InvalidPath(
-            f"expected a subscription's name of 1 to {LONGEST_SUBSCRIPTION} characters without '/', "
-            f"got {shown(name)}"
-        )
-    return EntityPath.parse(f"{EntityPath.parse(topic).queue}/{SUBSCRIPTIONS}/{name}")
-
-
 def names_subscription(path: EntityPath) -> bool:
     """Return whether a path is that of a subscription."""
     return f"/{SUBSCRIPTIONS}/" in path.key
-
-
-def split_subscription(path: EntityPath) -> tuple[str, str] | None:
-    """Return the topic and the name of a subscription; None if a path is not that of one."""
-    if not names_subscription(path):
-        return None
-    topic, _, name = path.queue.rsplit("/", 2)
-    return topic, name
 
 
 def dead_letter_path(path: EntityPath) -> EntityPath:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from lazaretto.model.entities import EntityPath, Subqueue, subscription_path
+from lazaretto.errors import InvalidPath
+from lazaretto.model.checks import shown
+from lazaretto.model.entities import (
+    LONGEST_SUBSCRIPTION,
+    SUBSCRIPTIONS,
+    EntityPath,
+    Subqueue,
+    names_subscription,
+)
 
 
 def format_subscription_path(topic: str, name: str) -> str:
@@ -38,3 +46,21 @@ def parse_path(path: str) -> EntityPath:
     Every spelling of a suffix is understood, in any case: `orders;poison` is `orders/$deadletterqueue`.
     """
     return EntityPath.parse(path)
+
+
+def subscription_path(topic: str, name: str) -> EntityPath:
+    """Return the path of a topic's subscription. Raises InvalidPath."""
+    if not isinstance(name, str) or not 0 < len(name) <= LONGEST_SUBSCRIPTION or "/" in name:
+        raise InvalidPath(
+            f"expected a subscription's name of 1 to {LONGEST_SUBSCRIPTION} characters without '/', "
+            f"got {shown(name)}"
+        )
+    return EntityPath.parse(f"{EntityPath.parse(topic).queue}/{SUBSCRIPTIONS}/{name}")
+
+
+def split_subscription(path: EntityPath) -> tuple[str, str] | None:
+    """Return the topic and the name of a subscription; None if a path is not that of one."""
+    if not names_subscription(path):
+        return None
+    topic, _, name = path.queue.rsplit("/", 2)
+    return topic, name

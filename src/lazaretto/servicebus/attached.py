@@ -13,7 +13,8 @@ import msgspec
 
 from lazaretto.aio import AsyncReceiver
 from lazaretto.aio.posting import introduce
-from lazaretto.broker.receiver import LONGEST_NAME, NEXT_SESSION, NextSession
+from lazaretto.broker.receiver import LONGEST_NAME
+from lazaretto.broker.settling import NEXT_SESSION, NextSession
 from lazaretto.errors import EntityNotFound, InvalidPath, LazarettoError
 from lazaretto.model.actors import AMQP_CLIENT
 from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue

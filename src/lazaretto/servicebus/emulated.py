@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions, subscription_path
+from lazaretto.model.entities import EntityPath, QueueOptions, Subqueue, TopicOptions
 from lazaretto.model.filters.rules import CorrelationFilter, Filter, Rule, SqlAction, SqlFilter
+from lazaretto.model.paths import subscription_path
 from lazaretto.servicebus.atom.feeds import Refusal
 from lazaretto.servicebus.atom.settings import ELEMENTS, changes_of, told, write_flag
 

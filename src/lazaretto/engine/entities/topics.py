@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from lazaretto.engine.command import Administering, Command, Detail, Options, Touch
+from lazaretto.engine.command import Administering, Command, Detail, Options
 from lazaretto.engine.entities.existing import already, no_entity, require_same, require_same_rules
 from lazaretto.engine.entities.queues import (
     OptionsChange,
@@ -25,8 +25,8 @@ from lazaretto.engine.entities.queues import (
 )
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.routing.forwards import check_destinations, touch
-from lazaretto.errors import EntityNotFound, InvalidOption
-from lazaretto.model.checks import flag, refuse_unknown, shown, suggestion, text
+from lazaretto.errors import InvalidOption
+from lazaretto.model.checks import flag, refuse_unknown, shown
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.descriptions import QueueDescription, version_of
 from lazaretto.model.entities import (
@@ -37,12 +37,11 @@ from lazaretto.model.entities import (
     QueueStatus,
     TopicOptions,
     refuse_for_subscription,
-    split_subscription,
-    subscription_path,
 )
 from lazaretto.model.entity_changes import parts_of
-from lazaretto.model.filters.records import rule_from, rule_record
-from lazaretto.model.filters.rules import LONGEST_NAME, Rule, decode_rules, encode_rules
+from lazaretto.model.filters.records import rule_from
+from lazaretto.model.filters.rules import Rule, decode_rules, encode_rules
+from lazaretto.model.paths import split_subscription, subscription_path
 from lazaretto.model.records.plain import options_from
 from lazaretto.store.records.messages import DEFERRED, LOCKED, SCHEDULED, QueueRecord
 from lazaretto.store.sql.transaction import Transaction
@@ -303,7 +302,7 @@ def create_subscription(
     subscription_path(topic_path.queue, name)
     topic = require_topic(tx, topic_path)
     path = subscription_path(topic.path, name)
-    checked = None if rules is None else _checked(rules)
+    checked = None if rules is None else check_rules(rules)
     # A topic's messages are in its subscriptions.
     partitions = max(options.partitions, topic.options.partitions)
     widened = dataclasses.replace(options, partitions=partitions)
@@ -364,7 +363,7 @@ class DeleteSubscription(SubscriptionChange[None], frozen=True, kw_only=True):
         delete_queue(tx, self.subscription_path, actor)
 
 
-def _checked(rules: Sequence[Rule]) -> list[Rule]:
+def check_rules(rules: Sequence[Rule]) -> list[Rule]:
     names: set[str] = set()
     for rule in rules:
         if not isinstance(rule, Rule):
@@ -373,95 +372,3 @@ def _checked(rules: Sequence[Rule]) -> list[Rule]:
             raise already(f"a rule {rule.name!r} already exists")
         names.add(rule.name.lower())
     return list(rules)
-
-
-class AddRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):
-    """Add a rule to a subscription."""
-
-    action = "rules"
-    rule: Options
-    exist_ok: bool = False
-
-    def run(self, tx: Transaction, actor: str) -> SubscriptionDescription:
-        topic, rule = EntityPath.parse(self.topic), rule_from(self.rule)
-        return change_rules(tx, topic, self.subscription, actor, added=rule, exist_ok=self.exist_ok)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "rule", name)) for name in _changed_rules(detail)]
-
-    @classmethod
-    def opposite(cls, path: str, detail: Detail) -> Command | None:
-        names = split_subscription(EntityPath.parse(path))
-        match detail.get("added"), detail.get("removed"):
-            case [[added], []] if names is not None:
-                return RemoveRule(topic=names[0], subscription=names[1], rule=added["name"])
-        return None
-
-
-def _changed_rules(detail: Detail) -> set[str]:
-    return {rule["name"] for part in ("added", "removed") for rule in detail.get(part) or ()}
-
-
-class RemoveRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):
-    """Remove a rule from a subscription.
-
-    Without rules it gets no messages. Raises EntityNotFound.
-    """
-
-    action = "rules"
-    rule: str
-
-    def run(self, tx: Transaction, actor: str) -> SubscriptionDescription:
-        topic, rule = EntityPath.parse(self.topic), text("rule", self.rule, LONGEST_NAME)
-        return change_rules(tx, topic, self.subscription, actor, removed=rule)
-
-    @classmethod
-    def opposite(cls, path: str, detail: Detail) -> Command | None:
-        names = split_subscription(EntityPath.parse(path))
-        match detail.get("added"), detail.get("removed"):
-            case [[], [removed]] if names is not None:
-                return AddRule(topic=names[0], subscription=names[1], rule=removed)
-        return None
-
-
-def change_rules(
-    tx: Transaction,
-    topic: EntityPath,
-    name: str,
-    actor: str,
-    *,
-    added: Rule | None = None,
-    removed: str | None = None,
-    exist_ok: bool = False,
-) -> SubscriptionDescription:
-    """Add a rule to a subscription, or remove the rule with a name, or both.
-
-    `exist_ok`: a rule that exists as it is to be added is left so.
-    """
-    flag("exist_ok", exist_ok)
-    record = require_subscription(tx, topic, name)
-    before = list(decode_rules(record.rules))
-    rules = before
-    if exist_ok and isinstance(added, Rule):
-        same = [rule for rule in before if rule.name.lower() == added.name.lower()]
-        if same:
-            require_same_rules(f"rule {added.name!r} of {record.path!r}", same, [added])
-            return describe_subscription(tx, record)
-    if removed is not None:
-        rule_names = [rule.name for rule in rules]
-        rules = [rule for rule in rules if rule.name.lower() != removed.lower()]
-        if len(rules) == len(rule_names):
-            meant = suggestion(removed, rule_names)
-            raise EntityNotFound(f"subscription {record.path!r} has no rule {removed!r}{meant}")
-    if added is not None:
-        rules = _checked([*rules, added])
-    record = tx.queues.save(dataclasses.replace(record, rules=encode_rules(rules)))
-    names = [rule.name for rule in rules]
-    note(tx, "rules_changed", record, rules=names)
-    changed = {
-        "added": [rule_record(rule) for rule in rules if rule not in before],
-        "removed": [rule_record(rule) for rule in before if rule not in rules],
-    }
-    audit(tx, actor, "rules", record.path, rules=names, **changed)
-    return describe_subscription(tx, record)

@@ -16,7 +16,7 @@ from lazaretto.engine.outcome.client_outages import note_probe, passage_of_clien
 from lazaretto.engine.outcome.verdicts import carry_out
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
-from lazaretto.errors import EntityError, LazarettoError, MessageNotFound, NotAllowed
+from lazaretto.errors import EntityError, LazarettoError, NotAllowed
 from lazaretto.model.breaker import Passage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.keys import lower_bound, main_key, subqueue_of, upper_bound
@@ -336,56 +336,6 @@ class ReceiveAndDelete(Operation[Found]):
         for message in answer:
             message.lock = None
         return answer
-
-
-@dataclasses.dataclass(slots=True)
-class ReceiveDeferred(Operation[Found | MessageNotFound]):
-    """Lock deferred messages by sequence number: all of them, or none and MessageNotFound."""
-
-    path: EntityPath
-    sequence_numbers: Sequence[int]
-    session: Lock | None = None
-
-    durable = False
-    foreseeable = True
-
-    def run(self, tx: Transaction) -> Found | MessageNotFound | Again:
-        queue = receivable(tx, self.path, self.session is not None)
-        caught_up = catch_up(tx)
-        halted = look_again(tx, self.path)
-        if halted is not None:
-            return halted
-        first = lower_bound(queue.queue_id, self.path.subqueue)
-        keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
-        while True:
-            rows = tx.select_messages(keys, DEFERRED)
-            missing = sorted({key - first for key in keys} - {row.key - first for row in rows})
-            if not missing and self.session is not None:
-                current = (tx.row(row.key) for row in rows)
-                missing = [r.key - first for r in current if r and r.session_id != self.session.session_id]
-            if missing and not caught_up:
-                return AGAIN
-            if missing:
-                # Returned, not raised, because this commit may have dead-lettered one of them.
-                return MessageNotFound(
-                    f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
-                    "nothing was locked"
-                )
-            if not dispose_of_exhausted(tx, queue, rows):
-                break
-            halted = look_again(tx, self.path)
-            if halted is not None:
-                return halted
-        if self.session is None:
-            until = tx.now + round(queue.options.lock_duration * 1_000_000)
-            lock = Lock(self.path, tx.random_token(), until)
-            tx.lock(keys, lock.token, lock.until)
-        else:
-            record = require_session(tx, queue, self.session)
-            until = record.locked_until or 0
-            lock = Lock(self.path, self.session.token, until, self.session.session_id)
-            tx.lock(keys, lock.token, None)
-        return put_lock(tx, rows, lock)
 
 
 def receivable(tx: Transaction, path: EntityPath, with_session: bool) -> QueueRecord:

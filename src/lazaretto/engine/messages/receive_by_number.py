@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Sequence
 
 from lazaretto.engine.messages.receive import (
+    Found,
     dispose_of_exhausted,
     hand_over,
     look_again,
+    put_lock,
     receivable,
 )
 from lazaretto.engine.messages.sessions import held_error, require_session
@@ -154,3 +156,53 @@ def _active(tx: Transaction, keys: Sequence[int]) -> list[ReceivedMessage]:
     """Return messages that were checked to be active, by number."""
     rows = [row for state in (FRESH, READY, SUSPECT) for row in tx.select_messages(keys, state)]
     return sorted(rows, key=lambda row: row.key)
+
+
+@dataclasses.dataclass(slots=True)
+class ReceiveDeferred(Operation[Found | MessageNotFound]):
+    """Lock deferred messages by sequence number: all of them, or none and MessageNotFound."""
+
+    path: EntityPath
+    sequence_numbers: Sequence[int]
+    session: Lock | None = None
+
+    durable = False
+    foreseeable = True
+
+    def run(self, tx: Transaction) -> Found | MessageNotFound | Again:
+        queue = receivable(tx, self.path, self.session is not None)
+        caught_up = catch_up(tx)
+        halted = look_again(tx, self.path)
+        if halted is not None:
+            return halted
+        first = lower_bound(queue.queue_id, self.path.subqueue)
+        keys = [first + number for number in dict.fromkeys(self.sequence_numbers)]
+        while True:
+            rows = tx.select_messages(keys, DEFERRED)
+            missing = sorted({key - first for key in keys} - {row.key - first for row in rows})
+            if not missing and self.session is not None:
+                current = (tx.row(row.key) for row in rows)
+                missing = [r.key - first for r in current if r and r.session_id != self.session.session_id]
+            if missing and not caught_up:
+                return AGAIN
+            if missing:
+                # Returned, not raised, because this commit may have dead-lettered one of them.
+                return MessageNotFound(
+                    f"no deferred message {', '.join(map(str, missing))} in {str(self.path)!r}; "
+                    "nothing was locked"
+                )
+            if not dispose_of_exhausted(tx, queue, rows):
+                break
+            halted = look_again(tx, self.path)
+            if halted is not None:
+                return halted
+        if self.session is None:
+            until = tx.now + round(queue.options.lock_duration * 1_000_000)
+            lock = Lock(self.path, tx.random_token(), until)
+            tx.lock(keys, lock.token, lock.until)
+        else:
+            record = require_session(tx, queue, self.session)
+            until = record.locked_until or 0
+            lock = Lock(self.path, self.session.token, until, self.session.session_id)
+            tx.lock(keys, lock.token, None)
+        return put_lock(tx, rows, lock)

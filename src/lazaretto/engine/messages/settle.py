@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -36,8 +35,8 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.keys import LAST_SEQUENCE, in_main, lower_bound, queue_of, queues_of, sequence_of
-from lazaretto.model.messages import Lock, ReceivedMessage, StoredMessage
+from lazaretto.model.keys import in_main, queues_of, sequence_of
+from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.model.rates import COMPLETED
 from lazaretto.model.reservoir import choose
@@ -75,9 +74,6 @@ _ROLLED_BACK = {Outcome.FAILED, Outcome.LOST, Outcome.LOCK_EXPIRED}
 
 #: Outcomes that mostly make a dead letter of a message at once.
 _SET_ASIDE = (Outcome.DEAD_LETTERED, Outcome.INVALID)
-
-#: The highest number that a lock has.
-_LAST_LOCK = (1 << 63) - 1
 
 COMPLETE = Settlement(Outcome.COMPLETED)
 RELEASE = Settlement(Outcome.RELEASED)
@@ -148,7 +144,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
         finals: list[tuple[int, Final]] = []
         watched: dict[int, set[Outcome]] = {}
         settled: list[tuple[QueueRecord, Sequence[Settled]]] = []
-        for path, locks in _by_lock(self.entries).items():
+        for path, locks in group_by_lock(self.entries).items():
             queue = require_queue(tx, path)
             entries = list(itertools.chain.from_iterable(locks.values()))
             keys: list[int] = []
@@ -159,7 +155,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
                     completed.append(entry.message)
             if queues_of(keys) != {queue.queue_id}:
                 # The queue was deleted, and a new one has its path.
-                raise _lost(path, keys)
+                raise lock_error(path, keys)
             if queue.plain and len(completed) == len(entries):
                 # Each is gone by itself, and nothing follows from it.
                 _complete(tx, queue, path, completed, keys)
@@ -233,12 +229,12 @@ def _complete(
     if path.subqueue is Subqueue.MAIN:
         keep_samples(tx, queue, keys)
     if not delete_completed(tx, queue, completed):
-        raise _lost(path, keys)
+        raise lock_error(path, keys)
 
 
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
     """Return whether these settlements are independent of each other."""
-    for path, locks in _by_lock(entries).items():
+    for path, locks in group_by_lock(entries).items():
         queue = tx.queues.by_path(path.key)
         if queue is None or queue.options.policy.disable_after_rollbacks is not None:
             return False
@@ -247,7 +243,7 @@ def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:
     return True
 
 
-def _by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Settled]]]:
+def group_by_lock(entries: Iterable[Settled]) -> dict[EntityPath, dict[int, list[Settled]]]:
     groups: dict[EntityPath, dict[int, list[Settled]]] = {}
     before: Lock | None = None
     group: list[Settled] = []
@@ -272,7 +268,7 @@ def _others_held(
             rows = tx.held_rows(keys, token)
             missing = set(keys) - rows.keys()
             if missing or len(set(keys)) < len(keys):
-                raise _lost(path, sorted(missing) or keys)
+                raise lock_error(path, sorted(missing) or keys)
             groups.append((others, rows))
     return groups
 
@@ -398,7 +394,7 @@ def _refuse_part(tx: Transaction, queue: QueueRecord, entries: Sequence[Settled]
         )
 
 
-def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
+def lock_error(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
     numbers = [sequence_of(key) for key in keys]
     named = ", ".join(map(str, numbers[:5])) + (" …" if len(numbers) > 5 else "")
     return MessageLockLost(
@@ -406,72 +402,3 @@ def _lost(path: EntityPath, keys: Sequence[int]) -> MessageLockLost:
         "already settled. Nothing was changed",
         numbers,
     )
-
-
-@dataclasses.dataclass(slots=True)
-class RenewLocks(Operation[list[int]]):
-    """Renew message locks, each for its queue's lock duration from now. Returns the new expiries."""
-
-    messages: Sequence[ReceivedMessage]
-
-    durable = False
-    foreseeable = True
-
-    def run(self, tx: Transaction) -> list[int]:
-        untils, lost = [], []
-        for message in self.messages:
-            lock = message.lock
-            if lock is None or lock.session_id is not None:
-                raise NotAllowed("this message has no lock of its own; renew its session's lock")
-            queue = require_queue(tx, lock.path)
-            until = tx.now + round(queue.options.lock_duration * 1_000_000)
-            untils.append(until)
-            here = queue_of(message.key) == queue.queue_id
-            if not here or not tx.renew_lock(message.key, lock.token, until):
-                lost.append(message)
-        if lost:
-            assert lost[0].lock is not None
-            raise _lost(lost[0].lock.path, [message.key for message in lost])
-        return untils
-
-
-def held_of(tx: Transaction, entries: Sequence[Settled]) -> set[int]:
-    """Return the keys of those messages whose lock is held."""
-    keys: set[int] = set()
-    for locks in _by_lock(entries).values():
-        for token, group in locks.items():
-            keys |= tx.held([entry.message.key for entry in group], token)
-    return keys
-
-
-def messages_held(tx: Transaction, path: EntityPath, tokens: Sequence[uuid.UUID]) -> list[ReceivedMessage]:
-    """Return the messages of a subqueue that are held under lock tokens, in their order.
-
-    Raises MessageLockLost if any is not.
-    """
-    queue = require_queue(tx, path)
-    first = lower_bound(queue.queue_id, path.subqueue)
-    keys = [first + (token.int & LAST_SEQUENCE) for token in tokens]
-    by_lock: dict[int, list[int]] = {}
-    for token, key in zip(tokens, keys, strict=True):
-        by_lock.setdefault(token.int >> 64, []).append(key)
-    lost = set(keys)
-    for number, of_lock in by_lock.items():
-        # What a forged token may hold is no number of a lock.
-        lost -= tx.held(of_lock, number) if number <= _LAST_LOCK else set()
-    if lost:
-        raise _lost(path, [key for key in keys if key in lost])
-    rows, peeked = tx.rows(keys), {message.key: message for message in tx.peek_keys(keys)}
-    received = []
-    for token, key in zip(tokens, keys, strict=True):
-        message, row = peeked[key], rows[key]
-        until, session_id = message.locked_until_micros, None
-        if until is None and row.session_id is not None:
-            session = tx.sessions.find(queue.queue_id, row.session_id)
-            until, session_id = None if session is None else session.locked_until, row.session_id
-        lock = Lock(path, token.int >> 64, until or tx.now, session_id)
-        fields = {name: getattr(message, name) for name in StoredMessage.__struct_fields__}
-        received.append(
-            ReceivedMessage(**fields, cycle_attempts=row.cycle_attempts, lock=lock, suspect=row.suspect)
-        )
-    return received

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from typing import Final
+
 import msgspec
 
 from lazaretto.engine.command import Command, Detail, Numbers, OfPath, Touch
@@ -10,13 +13,16 @@ from lazaretto.engine.outcome.causes import OfCause, place_at
 from lazaretto.engine.outcome.dead_letter_operations import known_cause
 from lazaretto.errors import InvalidOption
 from lazaretto.model.causes import LAST_CAUSE
-from lazaretto.model.checks import shown, text, whole
+from lazaretto.model.checks import moment, shown, text, whole
+from lazaretto.model.clock import to_datetime
 from lazaretto.model.fingerprint import plain_fingerprint, shown_fingerprint
 from lazaretto.store.records.repairs import CauseRecord, FingerprintRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: The most fingerprints that an entry of the audit log names.
 _AUDITED = 500
+#: The most characters of a note.
+_LONGEST_NOTE: Final = 4096
 
 _replace = msgspec.structs.replace
 
@@ -175,3 +181,60 @@ def _by_name(tx: Transaction, place: int) -> dict[str, FingerprintRecord]:
 def _unexplained(cause: CauseRecord) -> CauseRecord:
     """Return a cause whose letters are others now."""
     return _replace(cause, difference=None, explained=None)
+
+
+def moment_of(micros: int | None) -> datetime | None:
+    return None if micros is None else to_datetime(micros)
+
+
+class NoteCause(OfCause[None], frozen=True, kw_only=True):
+    """Keep a note with a cause; null removes it."""
+
+    action = "note_cause"
+    note: str | None
+
+    def run(self, tx: Transaction, actor: str) -> None:
+        note = None if self.note is None else text("note", self.note, _LONGEST_NOTE)
+        place, cause = self.cause(tx)
+        tx.causes.save(place, _replace(cause, note=note))
+        changed = {"cause": cause.number, "note": note, "before": cause.note}
+        audit(tx, actor, self.action, str(self.place), **changed)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, cls.action, detail["cause"]))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        if "before" not in detail:
+            return None
+        return cls(path=path, number=detail["cause"], note=detail["before"])
+
+
+class AcknowledgeCause(OfCause[None], frozen=True, kw_only=True):
+    """Note until when a cause is known; null withdraws that.
+
+    It needs no attention until then.
+    """
+
+    action = "acknowledge_cause"
+    until: datetime | None
+
+    def run(self, tx: Transaction, actor: str) -> None:
+        end = moment("until", self.until)
+        place, cause = self.cause(tx)
+        tx.causes.save(place, _replace(cause, acknowledged_until=end))
+        until, before = map(moment_of, (end, cause.acknowledged_until))
+        changed = {"cause": cause.number, "until": until, "before": before}
+        audit(tx, actor, self.action, str(self.place), **changed)
+
+    @classmethod
+    def touches(cls, path: str, detail: Detail) -> list[Touch]:
+        return [Touch((path, cls.action, detail["cause"]))]
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        if "before" not in detail:
+            return None
+        until = msgspec.convert(detail["before"], datetime | None)
+        return cls(path=path, number=detail["cause"], until=until)

@@ -6,16 +6,16 @@ import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
-from lazaretto.engine.command import Command, Detail, OfPath, Touch
+from lazaretto.engine.command import OfPath
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
 from lazaretto.engine.redaction import redaction_of
 from lazaretto.model.causes import DAYS, HOURS, LAST_CAUSE, CauseDifference, CauseState, state_of
-from lazaretto.model.checks import moment, text, whole
+from lazaretto.model.checks import whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.edits.named_fields import filter_names
 from lazaretto.model.edits.redact import Redaction
@@ -30,9 +30,6 @@ from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
-
-#: The most characters of a note.
-_LONGEST_NOTE: Final = 4096
 
 _replace = msgspec.structs.replace
 
@@ -364,63 +361,6 @@ class OfCause(OfPath[T], frozen=True, kw_only=True):
         number, path = whole("number", self.number, 1, LAST_CAUSE), self.place
         place = place_at(tx, path)
         return place, known_cause(tx, place, number, str(path))
-
-
-def _moment_of(micros: int | None) -> datetime | None:
-    return None if micros is None else to_datetime(micros)
-
-
-class NoteCause(OfCause[None], frozen=True, kw_only=True):
-    """Keep a note with a cause; null removes it."""
-
-    action = "note_cause"
-    note: str | None
-
-    def run(self, tx: Transaction, actor: str) -> None:
-        note = None if self.note is None else text("note", self.note, _LONGEST_NOTE)
-        place, cause = self.cause(tx)
-        tx.causes.save(place, _replace(cause, note=note))
-        changed = {"cause": cause.number, "note": note, "before": cause.note}
-        audit(tx, actor, self.action, str(self.place), **changed)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, cls.action, detail["cause"]))]
-
-    @classmethod
-    def opposite(cls, path: str, detail: Detail) -> Command | None:
-        if "before" not in detail:
-            return None
-        return cls(path=path, number=detail["cause"], note=detail["before"])
-
-
-class AcknowledgeCause(OfCause[None], frozen=True, kw_only=True):
-    """Note until when a cause is known; null withdraws that.
-
-    It needs no attention until then.
-    """
-
-    action = "acknowledge_cause"
-    until: datetime | None
-
-    def run(self, tx: Transaction, actor: str) -> None:
-        end = moment("until", self.until)
-        place, cause = self.cause(tx)
-        tx.causes.save(place, _replace(cause, acknowledged_until=end))
-        until, before = map(_moment_of, (end, cause.acknowledged_until))
-        changed = {"cause": cause.number, "until": until, "before": before}
-        audit(tx, actor, self.action, str(self.place), **changed)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, cls.action, detail["cause"]))]
-
-    @classmethod
-    def opposite(cls, path: str, detail: Detail) -> Command | None:
-        if "before" not in detail:
-            return None
-        until = msgspec.convert(detail["before"], datetime | None)
-        return cls(path=path, number=detail["cause"], until=until)
 
 
 @dataclasses.dataclass(slots=True)

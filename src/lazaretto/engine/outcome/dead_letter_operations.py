@@ -36,15 +36,8 @@ from lazaretto.model.keys import (
 from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.options import option_set
 from lazaretto.model.policy import Counters, Outcome
-from lazaretto.store.records.messages import (
-    LOCKED,
-    AttemptRecord,
-    DeadLetterCriteria,
-    DeadLetterRecord,
-    MessageRow,
-    QueueRecord,
-)
-from lazaretto.store.records.repairs import CauseRecord
+from lazaretto.store.records.messages import LOCKED, AttemptRecord, MessageRow, QueueRecord
+from lazaretto.store.records.repairs import CauseRecord, DeadLetterCriteria, DeadLetterRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _counters = msgspec.json.Decoder(Counters)

@@ -28,8 +28,9 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.keys import dead_key
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.policy import Counters
-from lazaretto.store.records.messages import DeadLetterCriteria, DeadLetterRecord, QueueRecord
+from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.overview import Position, Preview
+from lazaretto.store.records.repairs import DeadLetterCriteria, DeadLetterRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: The orders of a page: by sequence number or by the time of dead-lettering, ascending or descending.
@@ -38,8 +39,7 @@ ORDERS = {order: order for order in ("number", "-number", "time", "-time")}
 PREVIEW = 200
 #: Sequence numbers of the first slice that is searched, and into how many slices time is divided at first.
 _FIRST_SLICE, _TIME_SLICES = 2_000, 500
-#: A slice that takes less than the first, in seconds, is followed by a larger one; one that takes more than
-#: the second by a smaller one.
+#: Seconds: a slice that takes less than the first is followed by a larger one, more than the second, smaller.
 _QUICK, _SLOW = 0.01, 0.05
 #: Dead letters whose messages are read at once for a condition on them, and keys that are looked up at once.
 _MESSAGES, _KEYS = 200, 500

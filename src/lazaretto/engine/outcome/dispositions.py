@@ -27,15 +27,8 @@ from lazaretto.model.keys import in_main, main_key, sequence_of
 from lazaretto.model.partitions import chosen_key
 from lazaretto.model.policy import DISPOSITIONS, Counters, Disposition, Final, Outcome
 from lazaretto.model.rates import SENT
-from lazaretto.store.records.messages import (
-    FRESH,
-    LOCKED,
-    READY,
-    SCHEDULED,
-    DeadLetterRecord,
-    MessageRow,
-    QueueRecord,
-)
+from lazaretto.store.records.messages import FRESH, LOCKED, READY, SCHEDULED, MessageRow, QueueRecord
+from lazaretto.store.records.repairs import DeadLetterRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: Maximum size of the error text shown for a halted queue or a held session, in bytes.

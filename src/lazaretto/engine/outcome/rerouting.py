@@ -23,13 +23,7 @@ from lazaretto.engine.routing.deliver import finish, resolve, revived
 from lazaretto.engine.routing.router import Router
 from lazaretto.engine.routing.undeliverable import DISABLED_REASON, FULL_REASON, NOT_FOUND_REASON
 from lazaretto.errors import LazarettoError, NotAllowed
-from lazaretto.model.entities import (
-    SYSTEM_DEAD_LETTER_QUEUE,
-    EntityKind,
-    EntityPath,
-    Subqueue,
-    split_subscription,
-)
+from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
 from lazaretto.model.grants import Permission
 from lazaretto.model.headers import (
     DEAD_LETTER_DESCRIPTION,
@@ -39,13 +33,9 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
-from lazaretto.store.records.messages import (
-    DeadLetterRecord,
-    MessageRow,
-    NewMessage,
-    QueueRecord,
-    RoutedMessage,
-)
+from lazaretto.model.paths import split_subscription
+from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord, RoutedMessage
+from lazaretto.store.records.repairs import DeadLetterRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace

@@ -36,11 +36,11 @@ from lazaretto.store.records.messages import (
     FRESH,
     READY,
     SCHEDULED,
-    DeadLetterRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
 )
+from lazaretto.store.records.repairs import DeadLetterRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace

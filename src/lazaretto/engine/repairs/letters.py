@@ -19,12 +19,11 @@ from lazaretto.store.records.messages import (
     FRESH,
     READY,
     SCHEDULED,
-    DeadLetterRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
 )
-from lazaretto.store.records.repairs import Original, RepairItem
+from lazaretto.store.records.repairs import DeadLetterRecord, Original, RepairItem
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sql.words import STANDING
 

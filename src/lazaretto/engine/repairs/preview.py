@@ -28,8 +28,8 @@ from lazaretto.model.keys import dead_key, main_key, subqueue_at
 from lazaretto.model.messages import DeadLetter
 from lazaretto.model.partitions import detection_key
 from lazaretto.model.repairs import EditedLetter, Plan, RepairPreview
-from lazaretto.store.records.messages import DeadLetterRecord, MessageRow, NewMessage, QueueRecord
-from lazaretto.store.records.repairs import RepairRecord
+from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord
+from lazaretto.store.records.repairs import DeadLetterRecord, RepairRecord
 from lazaretto.store.sql.transaction import Transaction
 
 #: Letters whose changes are shown.

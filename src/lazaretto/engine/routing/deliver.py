@@ -27,12 +27,12 @@ from lazaretto.model.policy import Counters
 from lazaretto.store.records.messages import (
     FRESH,
     READY,
-    DeadLetterRecord,
     MessageRow,
     NewMessage,
     QueueRecord,
     RoutedMessage,
 )
+from lazaretto.store.records.repairs import DeadLetterRecord
 from lazaretto.store.sql.transaction import Transaction
 
 _replace = msgspec.structs.replace

@@ -445,8 +445,4 @@ def _membership(left: Node, choices: Sequence[Node]) -> Callable[[MessageView], 
 
         return look_up
 
-    def contained(view: MessageView) -> Truth:
-        value = run(view)
-        return None if value is None else search(view, value)
-
-    return contained
+    return lambda view: None if (value := run(view)) is None else search(view, value)

@@ -9,9 +9,10 @@ from opentelemetry.util.types import AttributeValue
 
 from lazaretto.engine.dialogs.receive_group import GroupHandover
 from lazaretto.engine.workers.leases import Handover
-from lazaretto.model.entities import EntityPath, split_subscription
+from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.paths import split_subscription
 from lazaretto.store.records.messages import NewMessage
 
 Attributes = dict[str, AttributeValue]

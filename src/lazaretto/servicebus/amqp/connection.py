@@ -261,10 +261,6 @@ class Connection:
         self._challenged = True
         self._send_sasl(SaslChallenge(challenge))
 
-    def respond(self, response: bytes) -> None:
-        """Answer the server, as a client."""
-        self._send_sasl(SaslResponse(response))
-
     def authenticate(self, outcome: int = 0) -> None:
         """Let the client in, as a server. Outcome 1: its credentials are wrong. The connection ends then.
 

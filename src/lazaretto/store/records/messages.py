@@ -255,43 +255,6 @@ class AttemptRecord(msgspec.Struct, frozen=True):
     site: str | None = None
 
 
-class DeadLetterRecord(msgspec.Struct, frozen=True):
-    """Why a message was dead-lettered, and how it was resolved. `counters` is JSON. Times in microseconds."""
-
-    key: int
-    message_id: str
-    reason: str | None
-    description: str | None
-    error_type: str | None
-    error_message: str | None
-    dead_lettered: int
-    enqueued: int
-    counters: str
-    generation: int
-    resubmitted_from: int | None
-    resolution: str | None = None
-    resolved: int | None = None
-    resubmitted_as: int | None = None
-    #: The number of the dead-letter subqueue, as in keys.
-    subqueue: int = 1
-    fingerprint: int | None = None
-
-
-class DeadLetterCriteria(msgspec.Struct, frozen=True):
-    """Selects dead letters; None places no condition. Times in microseconds."""
-
-    first: int
-    last: int
-    subqueue: int = 1
-    reason: str | None = None
-    error_type: str | None = None
-    since: int | None = None
-    until: int | None = None
-    keys: Sequence[int] | None = None
-    text: str | None = None
-    fingerprints: Sequence[int] | None = None
-
-
 class ErrorRecord(msgspec.Struct, frozen=True):
     """The error that an attempt ended with."""
 

@@ -12,8 +12,7 @@ import msgspec
 
 from lazaretto.model.fingerprint import OTHER_TEXTS, VERSION, Fingerprint
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound, upper_bound
-from lazaretto.store.records.messages import DeadLetterRecord
-from lazaretto.store.records.repairs import CauseRecord, FingerprintRecord
+from lazaretto.store.records.repairs import CauseRecord, DeadLetterRecord, FingerprintRecord
 from lazaretto.store.sql.commit_context import Part, Tally
 
 HOUR = 3_600_000_000

@@ -17,13 +17,12 @@ from lazaretto.store.records.messages import (
     AttemptRecord,
     AuditCriteria,
     AuditRecord,
-    DeadLetterCriteria,
-    DeadLetterRecord,
     ErrorRecord,
     EventRecord,
     NewEvent,
     SampleRecord,
 )
+from lazaretto.store.records.repairs import DeadLetterCriteria, DeadLetterRecord
 from lazaretto.store.sql.cause_tables import HOUR, CauseTables
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.rate_tables import RateTables

@@ -8,8 +8,9 @@ from typing import Any
 
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, Subqueue
 from lazaretto.model.keys import SEQUENCE_BITS, SUBQUEUE_BITS, lower_bound, queue_of
-from lazaretto.store.records.messages import CLIENTS, DeadLetterCriteria, DeadLetterRecord, QueueRecord
+from lazaretto.store.records.messages import CLIENTS, QueueRecord
 from lazaretto.store.records.overview import NO_DEAD, Dead, Position, Preview, Waiting
+from lazaretto.store.records.repairs import DeadLetterCriteria, DeadLetterRecord
 from lazaretto.store.sql.commit_context import CommitContext, Part
 from lazaretto.store.sql.history_tables import HistoryTables
 from lazaretto.store.sql.rows import pattern_of, queue_record

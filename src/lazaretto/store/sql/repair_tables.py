@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.store.records.messages import DeadLetterCriteria
 from lazaretto.store.records.repairs import (
+    DeadLetterCriteria,
     ItemStanding,
     NewRepair,
     Original,

@@ -97,8 +97,6 @@ class Store(ABC):
             self._version = version
         self._tx.begin(now)
 
-    # -- what each database does in its own way ---------------------------------------------------
-
     @abstractmethod
     def _begin(self, durable: bool) -> None:
         """Start a transaction as the only writer; forget remembered values that others have changed."""
@@ -118,8 +116,6 @@ class Store(ABC):
     @abstractmethod
     def _connections(self) -> Sequence[Closable]:
         """Return all connections that are open, of which the writer's is one."""
-
-    # -- writing --------------------------------------------------------------------------------
 
     def run(self, operation: Operation[T]) -> T:
         """Run an operation in one commit with those of other threads; return once it is committed."""
@@ -297,8 +293,6 @@ class Store(ABC):
             tx.causes.save_counts()
         if self._rates.due and self._rates.any:
             tx.rates.add(self._rates.rows())
-
-    # -- waiting --------------------------------------------------------------------------------
 
     def changes(self, key: int) -> int:
         """Return a number that grows when the subqueue that contains `key` may have new messages."""

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from lazaretto.aio.posting import introduce
-from lazaretto.broker.receiver import Mode
+from lazaretto.broker.settling import Mode
 from lazaretto.dialogs.declaration import as_declaration
 from lazaretto.dialogs.description import ConversationDescription, TimelineEntry
 from lazaretto.engine.messages.peek import ROOM

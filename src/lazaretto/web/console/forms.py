@@ -15,14 +15,9 @@ import msgspec
 from lazaretto.commands import COMMANDS, Command
 from lazaretto.engine.command import hints_of
 from lazaretto.errors import InvalidOption, LazarettoError
-from lazaretto.model.entities import (
-    OPTIONS_OF_TOPICS,
-    EntityPath,
-    QueueOptions,
-    split_subscription,
-    subscription_path,
-)
+from lazaretto.model.entities import OPTIONS_OF_TOPICS, EntityPath, QueueOptions
 from lazaretto.model.grants import Permission
+from lazaretto.model.paths import split_subscription, subscription_path
 from lazaretto.model.records.plain import changes_from, plain
 from lazaretto.web.console.actions import command_of
 from lazaretto.web.console.queues import attempts_of

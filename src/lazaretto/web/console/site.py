@@ -24,10 +24,11 @@ from lazaretto.web.console import failures, forms, letters, overview, queues, ru
 from lazaretto.web.console.actions import act
 from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
+from lazaretto.web.content import content_of
 from lazaretto.web.origin import is_own_page
 from lazaretto.web.problems import STATUSES
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
-from lazaretto.web.routes import Call, bounded, content_of, deadline_of
+from lazaretto.web.routes import Call, bounded, deadline_of
 from lazaretto.web.viewed import seen_by
 
 _log = logging.getLogger("lazaretto.web")

@@ -9,7 +9,7 @@ from typing import Any
 
 # What runs this as a program has it beside it.
 from program import place  # type: ignore[import-not-found]
-from pyspark.sql import functions
+from pyspark.sql import SparkSession, functions
 
 from lazaretto.spark import quarantine, spark_session
 
@@ -33,18 +33,23 @@ def source_of(spark: Any, name: str) -> Any:
 def main() -> None:
     """Quarantine rows: store, source, settings of Spark as NAME=VALUE.
 
-    LAZARETTO_BASE: what stands beside. LAZARETTO_RESULTS: "database", or "sessions", as a folder.
+    LAZARETTO_BASE: what stands beside. LAZARETTO_RESULTS: "database", or "sessions", as a folder; or
+    "connect", as a folder too, on the server of Spark Connect that LAZARETTO_MASTER names.
     """
     store, source, *settings = sys.argv[1:]
     base = os.environ["LAZARETTO_BASE"]
     more = dict(one.split("=", 1) for one in settings)
-    spark = spark_session({"spark.driver.memory": "600m", **more})
-    spark.sparkContext.setLogLevel("OFF")
-    folder = Path(os.environ["LAZARETTO_FAULTS"])
-    jvm: Any = spark._jvm
-    (folder / "jvm.pid").write_text(str(jvm.java.lang.ProcessHandle.current().pid()))
-    (folder / "driver.pid").write_text(str(os.getpid()))
-    kind, rows = os.environ["LAZARETTO_RESULTS"], source_of(spark, source)
+    kind = os.environ["LAZARETTO_RESULTS"]
+    spark: Any
+    if kind == "connect":
+        spark = SparkSession.builder.remote(os.environ["LAZARETTO_MASTER"]).getOrCreate()
+    else:
+        spark = spark_session({"spark.driver.memory": "600m", **more})
+        spark.sparkContext.setLogLevel("OFF")
+        folder = Path(os.environ["LAZARETTO_FAULTS"])
+        (folder / "jvm.pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
+        (folder / "driver.pid").write_text(str(os.getpid()))
+    rows = source_of(spark, source)
     in_order: dict[str, Any] = {}
     if kind == "sessions":
         # Lines with the same last digit.

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pyspark
@@ -79,6 +79,10 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
     def stop(self) -> None:
         """End it: a worker ends its executors."""
         self._process.terminate()
@@ -121,6 +125,43 @@ def cluster(folder: Path, workers: int = 1, cores: int = 2) -> Iterator[str]:
     finally:
         for process in reversed(started):
             process.stop()
+
+
+class ConnectServer:
+    """A server of Spark Connect on this machine, with our Python; it can be started again once it is dead."""
+
+    def __init__(self, folder: Path, extra: Mapping[str, str] | None = None) -> None:
+        self._folder = folder
+        self._environment = {
+            **os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
+            **clean_environment(folder), "PATH": os.environ["PATH"], **submitting(dict(extra or {})),
+        }  # fmt: skip
+        self._process: Process | None = None
+        self.url = ""
+
+    def start(self) -> int:
+        """Start it, unless it runs; return its process."""
+        if self._process is None or not self._process.runs:
+            self.stop()
+            port = free_port()
+            settings = {
+                "spark.master": "local[2,4]", "spark.driver.memory": "600m", "spark.ui.enabled": "false",
+                "spark.connect.grpc.binding.port": port, "spark.sql.shuffle.partitions": 2,
+                "spark.sql.session.timeZone": "UTC",
+                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            }  # fmt: skip
+            said = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+            words = [*said, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]
+            words = ["org.apache.spark.deploy.SparkSubmit", *words, "spark-internal"]
+            self._process = Process(words, self._environment, self._folder, "Spark Connect server started")
+            self.url = f"sc://127.0.0.1:{port}"
+        return self._process.pid
+
+    def stop(self) -> None:
+        """End it."""
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
 
 
 def submitting(extra: dict[str, str]) -> dict[str, str]:

@@ -11,13 +11,12 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions
 
-from lazaretto import Broker, Message, PoisonPolicy
-from lazaretto.broker.broker import store_of
-from lazaretto.broker.claims import ClaimConsumer
+from lazaretto import Broker, Message
 from lazaretto.spark import process, quarantine
 from lazaretto.spark.store_access import task_number
 from lazaretto.spark.task_errors import died_task
 
+from .held import folder, hold, nothing_charged, read_once, wait_once
 from .test_expressions import Picky
 
 pytestmark = pytest.mark.filterwarnings(
@@ -25,21 +24,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-def hold(message: Any) -> Any:
-    """Say that it has begun, and stay until this process is ended; the second time, return at once."""
-    folder = Path(message.body.decode())
-    if (folder / "held").exists():
-        return {"n": 1}
-    (folder / "held").touch()
-    (folder / "begun").write_text("")
-    return (folder / "never").read_text()
-
-
-def wait_once(folder: Path) -> None:
-    """Wait until the message is at work, unless that was seen before."""
-    if not (folder / "seen").exists():
-        (folder / "begun").read_text()
-        (folder / "seen").touch()
+__all__ = ["folder"]
 
 
 class Failing(Picky):
@@ -60,32 +45,6 @@ def take(message: Any) -> Any:
     return {"n": int(message.body)}
 
 
-@pytest.fixture
-def folder(broker: Broker, tmp_path: Path) -> Path:
-    """What a held message and its test tell each other by. On its queue a message is tried once."""
-    for name in ("begun", "never"):
-        os.mkfifo(tmp_path / name)
-    broker.update_queue("out", policy=PoisonPolicy(receive_retry_count=0))
-    return tmp_path
-
-
-def read_once(broker: Broker, queue: str, name: str) -> None:
-    """Take what waits, and leave it as a driver that dies: so each message of it is noted as it begins."""
-    consumer = ClaimConsumer(store_of(broker), queue, name)
-    consumer.attach()
-    number = consumer.take(consumer.last_claim())
-    assert number is not None
-    ((_, shard),) = consumer.shards(number - 1, number)
-    consumer.start(shard.token, "a task")
-
-
-def check(broker: Broker, queue: str) -> None:
-    """All of a queue is done, and nothing was charged."""
-    assert list(broker.dead_letters(queue)) == []
-    assert broker.queue(queue).counts.total == 0
-    assert [event for event in broker.events() if event.kind == "killer_found" and event.queue == queue] == []
-
-
 def test_a_task_of_another_queue_fails(spark: Any, broker: Broker, url: str, folder: Path) -> None:
     broker.sender("work").send([Message(b"99")])
     broker.sender("out").send([Message(os.fsencode(folder))])
@@ -97,7 +56,7 @@ def test_a_task_of_another_queue_fails(spark: Any, broker: Broker, url: str, fol
     ).awaitTermination()  # fmt: skip
     (letter,) = broker.dead_letters("work")
     assert letter.error_type == "KeyError"
-    check(broker, "out")
+    nothing_charged(broker, "out")
 
 
 def test_the_query_is_stopped(spark: Any, broker: Broker, url: str, folder: Path) -> None:
@@ -109,7 +68,7 @@ def test_the_query_is_stopped(spark: Any, broker: Broker, url: str, folder: Path
             wait_once(folder)
             query.stop()
         query.awaitTermination()
-    check(broker, "out")
+    nothing_charged(broker, "out")
 
 
 def test_a_row_fails_beside_what_came_back(spark: Any, broker: Broker, url: str, folder: Path) -> None:
@@ -148,7 +107,7 @@ def test_a_row_fails_beside_what_came_back(spark: Any, broker: Broker, url: str,
         run()
     (folder / "mended").touch()
     run()
-    check(broker, "out")
+    nothing_charged(broker, "out")
 
 
 def test_spark_says_which_task_a_job_was_given_up_for(spark: Any, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ class Job:
         program = [str(HERE / "program.py"), url or str(store), "10", isolation, str(shards), source]
         self._words = [sys.executable, *(words or program)]
         path = [str(HERE / "faults"), str(HERE.parents[1] / "src")]
-        self._environment = {
+        self.environment = {
             **os.environ, "LAZARETTO_FAULTS": str(self.faults), "PYTHONPATH": os.pathsep.join(path),
             "LAZARETTO_RESULTS": results, "LAZARETTO_BASE": str(store), "LAZARETTO_MASTER": master,
             "LAZARETTO_LEASE": str(lease),
@@ -89,7 +89,7 @@ class Job:
 
     def start(self) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            self._words, env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            self._words, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
 
     def run_until_done(self, most: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import lazaretto
 from lazaretto import Broker, PoisonPolicy, PoisonSession, QueueOptions
 
+from .cluster import ConnectServer
 from .conftest import source_of_kafka
 from .test_faults import HERE, Job
 from .test_kafka import Topic
@@ -26,6 +28,13 @@ LONG = [
     "self-in-stage-rows", "jvm-in-stage-rows", "driver-in-rows", "jvm-in-rows", "jvm-before_settle-rows",
     "driver-after_settle-rows", "driver-after_publish-rows", "jvm-after_publish-rows", "jvm-during-read",
     "self-after-start", "jvm-in-stage", "driver-in-settle",
+]  # fmt: skip
+#: The same over Spark Connect, where a process of the server's does what is the driver's.
+CONNECT = ["self-before_settle-rows"]
+LONG_OF_CONNECT = [
+    "jvm-before_settle-rows", "self-in-rows", "self-before_publish-rows", "jvm-before_publish-rows",
+    "self-after_settle-rows", "jvm-after_publish-rows", "self-in-stage-rows", "jvm-in-stage",
+    "self-in-settle",
 ]  # fmt: skip
 FILES, EACH = (16, 10) if SOAK else (2, 10)
 #: The line of a file that is repaired, but for the last file's, and the one that stays as it is.
@@ -90,6 +99,21 @@ def make(store: Path, kind: str = "") -> Broker:
     return broker
 
 
+class ServedJob(Job):
+    """A pipeline on a server of Spark Connect, which is started again where it was killed."""
+
+    def __init__(self, store: Path, words: Sequence[str]) -> None:
+        super().__init__(store, results="connect", words=words)
+        home = store.with_name("server")
+        home.mkdir()
+        self.server = ConnectServer(home, self.environment)
+
+    def run(self) -> int:
+        (self.faults / "jvm.pid").write_text(str(self.server.start()))
+        self.environment["LAZARETTO_MASTER"] = self.server.url
+        return super().run()
+
+
 @pytest.mark.parametrize("kind", ["", *(["sessions", "database"] if SOAK else [])])
 def test_killed_at_every_step_each_row_of_files_ends_once(tmp_path: Path, kind: str) -> None:
     store, folder = tmp_path / "store.db", tmp_path / "in"
@@ -99,6 +123,20 @@ def test_killed_at_every_step_each_row_of_files_ends_once(tmp_path: Path, kind: 
     with make(store, kind) as broker:
         words = [str(HERE / "any_program.py"), str(store), str(folder)]
         check(store, broker, SHORT + (LONG if SOAK else []), Job(store, results=kind, words=words), kind)
+
+
+def test_a_server_of_connect_is_killed_and_each_row_ends_once(tmp_path: Path) -> None:
+    store, folder = tmp_path / "store.db", tmp_path / "in"
+    folder.mkdir()
+    for file in range(FILES):
+        (folder / f"{file}.txt").write_text("".join(f"{line}\n" for line in lines(file)))
+    with make(store) as broker:
+        killed = [*CONNECT, *LONG_OF_CONNECT] if SOAK else CONNECT
+        job = ServedJob(store, [str(HERE / "any_program.py"), str(store), str(folder)])
+        try:
+            check(store, broker, killed, job)
+        finally:
+            job.server.stop()
 
 
 @pytest.mark.skipif(not SOAK, reason="six sessions of Spark, one after the other: LAZARETTO_SOAK=1")

@@ -14,10 +14,9 @@ from typing import Any
 import pyspark
 import pytest
 
-from lazaretto import Broker, DeadLetterFilter, JavaNotFound, Message, NotAllowed
+from lazaretto import Broker, JavaNotFound, Message, NotAllowed
 from lazaretto.cli import main
-from lazaretto.host import Handler
-from lazaretto.spark import dry_run, find_java, process, quarantine, spark_session, triage
+from lazaretto.spark import find_java, spark_session
 from lazaretto.spark.class_archive import archive_of, java_options
 from lazaretto.spark.first_run import prepare
 from lazaretto.spark.java import _make_shim, _packaged
@@ -146,7 +145,7 @@ class TestJava:
 
 class TestConnect:
     def test_a_session_is_not_made_by_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(NotAllowed, match=r"^Spark Connect \(spark.remote\) has no driver") as caught:
+        with pytest.raises(NotAllowed, match=r"^the settings of a session of Spark Connect") as caught:
             spark_session({"spark.remote": "sc://somewhere"})
         assert caught.value.code == "not_allowed"
         with pytest.raises(NotAllowed, match="Spark Connect"):
@@ -156,23 +155,6 @@ class TestConnect:
             with pytest.raises(NotAllowed, match="Spark Connect"):
                 spark_session()
             monkeypatch.delenv(name)
-
-    def test_its_sessions_and_streams_are_refused(self) -> None:
-        # Its own modules need packages that nothing else here does: what counts is where a class is from.
-        for module, name in (("session", "SparkSession"), ("dataframe", "DataFrame")):
-            client: Any = type(name, (), {"__module__": f"pyspark.sql.connect.{module}"})()
-            with pytest.raises(NotAllowed, match="Spark Connect"):
-                process(client, len, store="shop.db", queue="work", checkpoint="check")
-            with pytest.raises(NotAllowed, match="Spark Connect"):
-                quarantine(client, len, store="shop.db", queue="work", checkpoint="check")
-            with pytest.raises(NotAllowed, match="Spark Connect"):
-                triage(client, "shop.db", "work")
-            with pytest.raises(NotAllowed, match="Spark Connect"):
-                dry_run(client, "shop.db", "work", DeadLetterFilter(), Handler("work", _nothing))
-
-
-def _nothing(message: Any) -> None:
-    pass
 
 
 def test_the_doctor_knows_what_is_there() -> None:

@@ -25,8 +25,9 @@ from lazaretto.spark.arrow_schemas import arrow_schema
 from lazaretto.spark.bodies import BodyFormat
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
+from lazaretto.spark.connected import is_remote
 from lazaretto.spark.datasource import FORMAT, register
-from lazaretto.spark.executors import is_cluster
+from lazaretto.spark.executors import check_server, is_cluster
 from lazaretto.spark.new_letters import ROW_ORIGIN
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import begin_results, refuse_remote
@@ -36,7 +37,6 @@ from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishi
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import BLOCK, FILE
 from lazaretto.spark.row_task import QuarantineSettings
-from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions
 from lazaretto.spark.source_rows import RowSetup
 from lazaretto.spark.store_access import broker_at
@@ -84,7 +84,6 @@ def quarantine(
     `isolation`, `trigger`, `name`, `breaker`, and in `options` those of HandlerOptions and of the stream of
     what came back. A vectorised handler gets a RecordBatch of the source's columns.
     """
-    refuse_connect(source)
     if not isinstance(source, DataFrame):
         raise InvalidOption(f"expected the source to be a DataFrame, got {shown(source)}")
     if source.isStreaming and set(STREAM.names) <= set(source.columns):
@@ -97,7 +96,7 @@ def quarantine(
     spark = source.sparkSession
     said, of_stream = place_of(store, queue, consumer), plan.text(STREAM_OPTIONS)
     parsed = source_options.parse({**said, **of_stream, "body": parse or "", **plan.text(["body_schema"])})
-    master = spark.sparkContext.master
+    master = spark.conf.get("spark.master")
     refuse_remote(master, parsed.url())
     if is_cluster(master):
         raise InvalidOption(f"quarantine runs on one machine (local[…]), and Spark's master is {master!r}")
@@ -112,7 +111,12 @@ def quarantine(
     settings = QuarantineSettings(
         task=plan.task(made, setup, parsed, sinks.letters, sinks.encoded), layout=layout, results=sinks.rows
     )
-    sink = QuarantineSink(parsed, sinks, layout, Carried(settings, "the handler or its options"))
+    carried = Carried(settings, "the handler or its options")
+    if is_remote(spark):
+        check_server(
+            spark, Carried({queue: settings.task}, "the handler or its options"), {queue: sinks.identity}
+        )
+    sink = QuarantineSink(parsed, sinks, layout, carried, checkpoint)
     register(spark)
     reader = spark.readStream.format(FORMAT).schema(from_arrow_schema(SHARDS))
     shards = reader.options(**said, **of_stream, shards_only="true").load()
@@ -206,10 +210,10 @@ def _sinks(
         fields = pa.ipc.read_schema(pa.py_buffer(encoded))
         encoded = fields.append(pa.field(ROW_ORIGIN, pa.string())).serialize().to_pybytes()
     if sink is None or encoded is None:
-        return RowSinks(None, None, encoded)
+        return RowSinks(None, None, encoded, owners[0].identity)
     first = prepared(owned(sink, owners[0]), encoded)
     second = first.beside(owners[1]) if isinstance(first, ParquetResults) else owned(sink, owners[1])
-    sinks = RowSinks(first, prepared(second, encoded), encoded)
+    sinks = RowSinks(first, prepared(second, encoded), encoded, owners[0].identity)
     begin_results(first, options)
     rows = source_options.parse(
         {"store": options.store, "queue": options.queue, "consumer": rows_consumer(options.consumer)}

@@ -22,6 +22,7 @@ from lazaretto.model.messages import DeadLetter, Message, StoredMessage
 from lazaretto.model.triage.answers import Explanation
 from lazaretto.model.triage.parts import Part, merge
 from lazaretto.model.triage.verify import Tally
+from lazaretto.spark.connected import cores_of
 from lazaretto.spark.letters import (
     Causes,
     CheckLetters,
@@ -31,7 +32,6 @@ from lazaretto.spark.letters import (
     run_on,
 )
 from lazaretto.spark.pipeline import refuse_remote
-from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.snapshot import ends
 from lazaretto.spark.source_options import SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
@@ -71,8 +71,7 @@ def triage(
     function("decode", decode)
     left_out = [text("leave_out", name, 1000) for name in leave_out]
     examples = None if good is None else list(good)
-    refuse_connect(spark)
-    refuse_remote(spark.sparkContext.master, options.url())
+    refuse_remote(spark.conf.get("spark.master"), options.url())
     path = dead_letter_path(EntityPath.parse(options.queue))
     with broker_at(options.url()) as broker:
         causes = broker.triage(options.queue).causes
@@ -118,7 +117,7 @@ class _OnSpark(Asked):
         lowest, highest = ends(self._options.url(), "letters_ends", first, last)
         if lowest is None or highest is None:
             return []
-        tasks = _TASKS * self._spark.sparkContext.defaultParallelism
+        tasks = _TASKS * cores_of(self._spark)
         size = -(-(highest - lowest + 1) // tasks)
         return [(start, min(start + size, highest)) for start in range(lowest - 1, highest, size)]
 

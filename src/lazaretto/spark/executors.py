@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lazaretto
@@ -89,6 +90,31 @@ def check_executors(
         for where, cause, detail in answers:
             if cause:
                 raise _error(cause, where, detail)
+
+
+def check_server(
+    spark: SparkSession, carried: Carried[dict[str, TaskSettings]], identities: Mapping[str, int]
+) -> None:
+    """Have a task of a Spark Connect server try what a pipeline needs, as `check_executors` does.
+
+    Raises ExecutorNotReady with one cause.
+    """
+    look = _look(lazaretto.__version__, pickle.dumps((carried, dict(identities))))
+
+    def ask(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for answer in look(iter(())):
+            yield pa.RecordBatch.from_pylist([dict(zip(("place", "cause", "detail"), answer, strict=True))])
+
+    try:
+        rows = spark.range(1).mapInArrow(ask, "place string, cause string, detail string").collect()
+        answers = [(row["place"], row["cause"], row["detail"]) for row in rows]
+    except PySparkException as error:
+        answers = [_failed(str(error))]
+    for where, cause, detail in answers:
+        if cause:
+            raise _error(cause, where, detail)
 
 
 def _wait(given: str) -> float:

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 
 from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
-from lazaretto.errors import InvalidOption
+from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import shown
@@ -26,15 +26,15 @@ from lazaretto.observe.traces import is_traced
 from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, type_of
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
+from lazaretto.spark.connected import is_remote
 from lazaretto.spark.datasource import FORMAT, register
-from lazaretto.spark.executors import check_executors, is_cluster
+from lazaretto.spark.executors import check_executors, check_server, is_cluster
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
 from lazaretto.spark.property_columns import property_columns
 from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup
-from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.shard_task import TOLD
 from lazaretto.spark.sink import SettlingSink, bring_up_to_date
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
@@ -44,6 +44,10 @@ from lazaretto.store.addresses import is_served, without_password
 
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
+_NO_CLUSTER = (
+    "over Spark Connect, process runs on a server of one machine (local[…]): on a cluster, use a session "
+    "with spark.master, or spark-submit"
+)
 
 
 def process(
@@ -80,7 +84,6 @@ def process(
     (max_rows, max_bytes, catch_up_rows, catch_up_after, shards, lease, body, body_schema, properties). A
     message whose body does not fit its schema is invalid: the handler does not get it.
     """
-    refuse_connect(source)
     plan = PipelineOptions("process", isolation, results, schema, trigger, name, breaker, options)
     handlers = _handlers(handler, queue)
     several = len(handlers) > 1
@@ -111,7 +114,7 @@ def process(
                 f"each queue numbers its own claims, and {type(sink).__name__} has no method owned_by, which "
                 "keeps those of several queues apart: start a query for each, with a sink of its own"
             )
-        refuse_remote(stream.sparkSession.sparkContext.master, given.url())
+        refuse_remote(stream.sparkSession.conf.get("spark.master"), given.url())
         # Also without results: a queue that is not there is better told here than by Spark.
         owner = _owner(given)
         identities[path] = owner.identity
@@ -126,7 +129,12 @@ def process(
         Carried(one.results, f"the place of results of {path!r}")
     carried = Carried(settings, "the handler or its options")
     session = streams[0].sparkSession
-    if is_cluster(session.sparkContext.master):
+    clustered = is_cluster(session.conf.get("spark.master"))
+    if is_remote(session):
+        if clustered:
+            raise NotAllowed(_NO_CLUSTER)
+        check_server(session, carried, identities)
+    elif clustered:
         for one in settings.values():
             refuse_speculation(one.results, session.sparkContext.getConf())
         check_executors(session, carried, identities)

@@ -16,6 +16,7 @@ from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.spark.arrow_schemas import arrow_schema
+from lazaretto.spark.connected import refuse_definitions
 from lazaretto.spark.results import Sink
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions
@@ -34,7 +35,7 @@ LARGEST_RESULT = 128 * 1024 * 1024
 
 @dataclasses.dataclass(frozen=True)
 class PipelineOptions:
-    """Options of a pipeline, but for its source, handlers and queues. Raises InvalidOption.
+    """Options of a pipeline, but for its source, handlers and queues. Raises InvalidOption, NotAllowed.
 
     `options`: those of handlers, of the stream of messages, and of their bodies. `caller`: names who asks.
     """
@@ -49,6 +50,7 @@ class PipelineOptions:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
+        refuse_definitions(self.caller)
         if self.isolation not in ISOLATIONS:
             raise InvalidOption(
                 f"expected isolation to be one of {', '.join(ISOLATIONS)}, got {shown(self.isolation)}"

@@ -16,10 +16,11 @@ from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.outbox import ForgetStaged
 from lazaretto.engine.claims.settle_claims import SettleClaims
 from lazaretto.engine.claims.settle_rows import BeginRows, RowBatch, SettleRows
-from lazaretto.errors import NotAllowed, SystemicFailure
+from lazaretto.errors import SystemicFailure
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import failure_of
 from lazaretto.spark.carried import Carried
+from lazaretto.spark.connected import cores_of, query_of
 from lazaretto.spark.outage import OUTAGE, Outage, writing
 from lazaretto.spark.query_driver import QueryDriver, collected
 from lazaretto.spark.results import Sink, refuses
@@ -31,15 +32,13 @@ from lazaretto.spark.store_access import broker_at
 
 #: A column of ours: the place of a row in its micro-batch.
 _PLACE = "lazaretto_place"
-#: Where Spark says which query a micro-batch is of.
-_QUERY_ID = "sql.streaming.queryId"
 
 
 class RowSinks:
     """Sinks of results: of rows of the source, and of what came back. Both are one place to readers."""
 
-    def __init__(self, letters: Sink | None, rows: Sink | None, encoded: bytes | None) -> None:
-        self.letters, self.rows, self.encoded = letters, rows, encoded
+    def __init__(self, letters: Sink | None, rows: Sink | None, encoded: bytes | None, identity: int) -> None:
+        self.letters, self.rows, self.encoded, self.identity = letters, rows, encoded, identity
 
 
 def rows_consumer(consumer: str) -> str:
@@ -55,7 +54,7 @@ def _in_order(batch: DataFrame, layout: RowLayout, tasks: int) -> DataFrame:
     numbered = batch.withColumn(_PLACE, functions.monotonically_increasing_id())
     of_session = functions.col("row").getField(layout.session).cast("string")
     whose = functions.coalesce(of_session, functions.col(_PLACE).cast("string"))
-    tasks = max(tasks, batch.sparkSession.sparkContext.defaultParallelism)
+    tasks = max(tasks, cores_of(batch.sparkSession))
     by_origin = [functions.col("row").getField(name) for name in layout.origin]
     return numbered.repartition(tasks, whose).sortWithinPartitions(*by_origin, _PLACE).drop(_PLACE)
 
@@ -64,19 +63,25 @@ class QuarantineSink:
     """Has a micro-batch's tasks run, in the driver; settles rows and claims in one commit, and publishes."""
 
     def __init__(
-        self, options: SparkOptions, sinks: RowSinks, layout: RowLayout, carried: Carried[QuarantineSettings]
+        self,
+        options: SparkOptions,
+        sinks: RowSinks,
+        layout: RowLayout,
+        carried: Carried[QuarantineSettings],
+        checkpoint: str,
     ) -> None:
         self._options, self._sinks, self._layout, self._carried = options, sinks, layout, carried
         self._path = EntityPath.parse(options.queue)
         self._rows_consumer = rows_consumer(options.consumer)
         self._driver = QueryDriver({options.queue: options})
+        self._checkpoint = checkpoint
+        self._query: str | None = None
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         """Run a micro-batch, unless it is settled."""
-        query = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
-        if not query:
-            raise NotAllowed("Spark does not say which query this is: use PySpark's own thread mode (pinned)")
-        self._run(batch, f"{self._path.key}/rows/{query}", batch_id)
+        if self._query is None:
+            self._query = query_of(batch, self._checkpoint)
+        self._run(batch, f"{self._path.key}/rows/{self._query}", batch_id)
 
     def run_table(self, rows: DataFrame, checkpoint: str) -> int:
         """Run all rows of a table, unless this checkpoint has; return the number of the batch."""

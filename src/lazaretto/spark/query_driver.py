@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Iterator, Mapping
+from types import FrameType
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -12,6 +15,7 @@ from pyspark.sql import DataFrame, Row
 from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import LazarettoError
+from lazaretto.spark.connected import is_remote
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_errors import died_task, task_error
@@ -40,6 +44,24 @@ def collected(reports: DataFrame) -> list[Row]:
         raise
 
 
+@contextlib.contextmanager
+def _stopped_by_signal() -> Iterator[None]:
+    """Raise StoppedMeanwhile at SIGTERM: so a server of Spark Connect ends the process that this runs in."""
+    if threading.current_thread() is not threading.main_thread():
+        # Only the main thread hears of signals.
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise StoppedMeanwhile
+
+    former = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
 class QueryDriver:
     """Has the tasks of a query run that read claims, of one queue or several."""
 
@@ -55,7 +77,8 @@ class QueryDriver:
         """
         self._know_epochs()
         try:
-            return collected(reports)
+            with _stopped_by_signal() if is_remote(reports) else contextlib.nullcontext():
+                return collected(reports)
         except StoppedMeanwhile:
             self._note_cancellation(None)
             raise

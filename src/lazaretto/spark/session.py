@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pyspark import SparkConf, SparkContext
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 import lazaretto
 from lazaretto.errors import InvalidOption, NotAllowed
@@ -45,8 +45,8 @@ SETTINGS: Mapping[str, str] = {
 
 _JAVA = "spark.driver.extraJavaOptions"
 _NO_CONNECT = (
-    "Spark Connect (spark.remote) has no driver on this side, and a pipeline settles in its driver: "
-    "use a session with spark.master, or spark-submit"
+    "the settings of a session of Spark Connect (spark.remote) are its server's: make it with "
+    "SparkSession.builder.remote, and hand it to process, quarantine or triage"
 )
 _OF_ONE_MACHINE = ("spark.driver.host", "spark.driver.bindAddress")
 #: How those settings begin that a Spark which runs still takes.
@@ -118,12 +118,6 @@ def _of_new_java(settings: Mapping[str, str]) -> dict[str, str]:
     if not is_cluster(wanted["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
         wanted.setdefault(_DAEMON, daemon.__name__)
     return wanted
-
-
-def refuse_connect(source: SparkSession | DataFrame) -> None:
-    """Raise NotAllowed for a session, or a DataFrame of one, that is a client of Spark Connect."""
-    if type(source).__module__.startswith("pyspark.sql.connect"):
-        raise NotAllowed(_NO_CONNECT)
 
 
 def _finds_us(python: str) -> bool:

@@ -14,9 +14,9 @@ from lazaretto.host import dry_run as here
 from lazaretto.host.dry_run import DryRun, Tried, try_letters
 from lazaretto.host.handlers import Handler
 from lazaretto.model.edits.edit import Edit
+from lazaretto.spark.connected import cores_of
 from lazaretto.spark.letters import run_on
 from lazaretto.spark.pipeline import refuse_remote
-from lazaretto.spark.session import refuse_connect
 from lazaretto.spark.source_options import SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
 from lazaretto.store.addresses import absolute
@@ -67,8 +67,7 @@ def try_repair(
 
 def _options(spark: SparkSession, store: str, queue: str) -> SparkOptions:
     options = parse({"store": store if store.startswith("env:") else absolute(store), "queue": queue})
-    refuse_connect(spark)
-    refuse_remote(spark.sparkContext.master, options.url())
+    refuse_remote(spark.conf.get("spark.master"), options.url())
     return options
 
 
@@ -101,7 +100,7 @@ def _try_in_tasks(
     """Return what came of all letters, which are divided among Spark's tasks."""
     # What cannot be tried at all is said here, rather than by Spark in its own words.
     whole = try_letters(broker, path, (), handler, edit)
-    size = -(-len(numbers) // (_TASKS * spark.sparkContext.defaultParallelism)) or 1
+    size = -(-len(numbers) // (_TASKS * cores_of(spark))) or 1
     ranges = [(start, min(start + size, len(numbers))) for start in range(0, len(numbers), size)]
     if ranges:
         task = TryLetters(options, path, numbers, handler, edit)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,9 @@ import lazaretto
 from lazaretto import Broker, ManualClock, Message, MessageLockLost, MessageState, PoisonPolicy, QueueOptions
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.messages.receive import ReceiveAndDelete
-from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled
+from lazaretto.engine.messages.settle import COMPLETE, Settle, Settled, Settlement
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.failure import Failure
 from lazaretto.model.policy import Outcome
 from lazaretto.store.addresses import copy_store, migrate_store
 from lazaretto.store.postgres import schema
@@ -45,6 +48,14 @@ def ranges(broker: Broker) -> list[int]:
     return [amount for (amount,) in found]
 
 
+def commits(broker: Broker, server: Server) -> int:
+    """Return how many commits have changed something."""
+    where = broker.facts()["schema_name"]
+    with psycopg.connect(server.url) as connection:
+        ((number,),) = connection.execute(f'SELECT last_value FROM "{where}".lazaretto_version')
+    return int(number)
+
+
 def test_one_row_locks_them_all(broker: Broker) -> None:
     receiver = broker.receiver("work")
     messages = receiver.receive(6)
@@ -70,19 +81,68 @@ def test_one_alone_is_locked_in_its_own_row(broker: Broker) -> None:
     broker.receiver("work").complete(message)
 
 
-@pytest.mark.parametrize("verb", ["abandon", "defer", "dead_letter", "renew"])
-def test_what_looks_at_one_writes_all_locks_down(broker: Broker, verb: str) -> None:
+@pytest.mark.parametrize("verb", ["abandon", "defer", "dead_letter", "release", "renew"])
+def test_what_looks_at_one_leaves_the_others_in_their_range(
+    broker: Broker, clock: ManualClock, verb: str
+) -> None:
     receiver, another = broker.receiver("work"), broker.receiver("work")
     first, second = receiver.receive(4), another.receive(4)
     assert ranges(broker) == [4, 4]
     if verb == "renew":
+        clock.advance(10)
         receiver.renew_lock(first[0])
     else:
         getattr(receiver, verb)(first[0])
-    assert ranges(broker) == []
+    assert ranges(broker) == [3, 4]
     assert broker.queue("work").counts.locked == (8 if verb == "renew" else 7)
+    assert broker.check() == []
     receiver.complete(first[1:])
     another.complete(second)
+    assert ranges(broker) == []
+    clock.advance(25)
+    # The one that was renewed alone is still held.
+    assert broker.queue("work").counts.locked == (verb == "renew")
+    assert broker.check() == []
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["beside others", "alone"])
+def test_a_part_of_a_range_is_settled_in_one_commit(
+    broker: Broker, clock: ManualClock, postgres: Server, alone: bool
+) -> None:
+    """What fails leaves its range with what is completed, whatever becomes of it."""
+    store = broker._store
+    assert isinstance(store, PostgresStore)
+    while alone and not store._alone:
+        broker.sender("work").send(Message(b"more"))
+    receiver = broker.receiver("work")
+    held = receiver.receive(9)
+    outcomes = [
+        Settlement(Outcome.COMPLETED),
+        Settlement(Outcome.FAILED, Failure("Error", "it failed", "a stack")),
+        Settlement(Outcome.COMPLETED),
+        Settlement(Outcome.FAILED, delay=5),
+        Settlement(Outcome.INVALID),
+        Settlement(Outcome.DEAD_LETTERED),
+        Settlement(Outcome.DEFERRED),
+        Settlement(Outcome.RELEASED),
+    ]
+    before = commits(broker, postgres)
+    store.run(Settle([Settled(*pair) for pair in zip(held, outcomes, strict=False)]))
+    assert commits(broker, postgres) == before + 1
+    assert ranges(broker) == [1]
+    counts = broker.queue("work").counts
+    assert (counts.locked, counts.dead_letter, counts.deferred, counts.delayed) == (1, 2, 1, 1)
+    assert broker.check() == []
+    again = receiver.receive(2)
+    assert [(m.body, m.attempt) for m in again] == [(b"1", 2), (b"7", 2)]
+    clock.advance(31)
+    assert [(m.body, m.attempt) for m in receiver.receive(4)] == [
+        (b"1", 3),
+        (b"3", 2),
+        (b"7", 3),
+        (b"8", 2),
+    ]
+    assert ranges(broker) == []
     assert broker.check() == []
 
 
@@ -241,3 +301,53 @@ def test_a_claim_beside_them_is_left_alone(broker: Broker, url: str, clock: Manu
     assert states.count(MessageState.LOCKED) == 6
     assert consumer.revoke() == 1
     assert [m.body for m in broker.receiver("work").receive(10)] == [b"3", b"4", b"5", b"6"]
+
+
+def test_several_settle_parts_of_ranges_at_once(broker: Broker, url: str) -> None:
+    """Whoever settles a part leaves all others as they are, in two processes' brokers."""
+    policy = PoisonPolicy(receive_retry_count=1000, max_retry_cycles=0)
+    broker.create_queue("busy", QueueOptions(lock_duration=60, policy=policy))
+    bodies = {b"%d" % n for n in range(120)}
+    broker.sender("busy").send([Message(body) for body in sorted(bodies)])
+    completed: list[bytes] = []
+    deferred: list[int] = []
+    errors: list[BaseException] = []
+
+    def work(own: Broker, seed: int) -> None:
+        chance = random.Random(seed)
+        receiver = own.receiver("busy")
+        try:
+            while messages := receiver.receive(chance.randint(2, 12), max_wait=0.5):
+                chance.shuffle(messages)
+                while messages:
+                    size = chance.randint(1, len(messages))
+                    part, messages = messages[:size], messages[size:]
+                    verb = chance.choice(("complete", "complete", "abandon", "release", "defer", "renew"))
+                    if verb == "renew":
+                        receiver.renew_lock(part[0])
+                        messages += part
+                        continue
+                    if verb == "complete":
+                        receiver.complete(part)
+                        completed.extend(m.body for m in part)
+                        continue
+                    for message in part:
+                        getattr(receiver, verb)(message)
+                    if verb == "defer":
+                        deferred.extend(m.sequence_number for m in part)
+        except BaseException as error:
+            errors.append(error)
+
+    with lazaretto.connect(url, clock=broker._store.clock) as other:
+        threads = [
+            threading.Thread(target=work, args=(own, seed)) for seed, own in enumerate((broker, other) * 2)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert errors == []
+    assert ranges(broker) == []
+    rest = broker.receiver("busy").receive_deferred(deferred)
+    assert sorted([*completed, *(m.body for m in rest)]) == sorted(bodies)
+    assert broker.check() == []

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from lazaretto.store.postgres import dialect as postgres
-from lazaretto.store.sql.query_files import Query, Words, load_queries, with_rows
+from lazaretto.store.sql.query_files import First, Query, Words, load_queries, with_rows
 from lazaretto.store.sql.statements import Statement
 from lazaretto.store.sqlite import dialect as sqlite
 
@@ -83,15 +83,17 @@ def test_a_query_says_whether_locks_are_written_first(package: Path) -> None:
     (package / "queries.sql").write_text(
         "-- name: a\n-- x\n-- locks: written first\nSELECT 1\n\n"
         "-- name: b\n-- x\n-- locks: not looked at\nSELECT 1\n\n"
-        "-- name: c\n-- x\nSELECT 1\n"
+        "-- name: c\n-- x\nSELECT 1\n\n"
+        "-- name: d\n-- x\n-- locks: its own written first\nSELECT :key\n"
     )
-    found = load_queries((package.name, "queries.sql"))
-    assert {name: query.locks_first for name, query in found.items()} == {"a": True, "b": False, "c": None}
+    said = {name: query.locks_first for name, query in load_queries((package.name, "queries.sql")).items()}
+    assert said == {"a": First.ALL, "b": First.NONE, "c": None, "d": First.OWN}
 
 
-def test_what_a_query_says_of_locks_is_one_of_two_things(package: Path) -> None:
-    (package / "queries.sql").write_text("-- name: a\n-- x\n-- locks: perhaps\nSELECT 1\n")
-    with pytest.raises(ValueError, match="'perhaps'"):
+@pytest.mark.parametrize("said", ["locks: perhaps", "claims: its own written first"])
+def test_what_a_query_says_of_locks_is_one_of_few_things(package: Path, said: str) -> None:
+    (package / "queries.sql").write_text(f"-- name: a\n-- x\n-- {said}\nSELECT 1\n")
+    with pytest.raises(ValueError, match=repr(said.partition(": ")[2])):
         texts(package)
 
 

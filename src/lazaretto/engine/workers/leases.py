@@ -196,8 +196,10 @@ class GiveBack(Operation[None]):
         if self.lock.session_id is not None:
             ReleaseSession(self.lock.path, self.lock).run(tx)
             return
-        for row in tx.held_rows(keys, self.lock.token).values():
-            put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
+        rows = tx.held_rows(keys, self.lock.token).values()
+        with tx.together(len(rows)):
+            for row in rows:
+                put_back(tx, end_attempt(tx, row, Outcome.RELEASED))
 
 
 def _holds_session(tx: Transaction, queue: QueueRecord, lock: Lock) -> bool:

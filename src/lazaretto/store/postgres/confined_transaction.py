@@ -100,11 +100,9 @@ class ConfinedContext(PgContext):
             self.require({queue_of(key)})
         super().gather(name, values, key)
 
-    def write_range_locks(self) -> None:
-        if self.memory.ranges:
-            self.memory.ranges = False
-            statement = self._statements["write_ranges_in"]
-            self._execute(statement.sql, statement.pick({"queues": sorted(self._held)}))
+    def write_all_ranges(self) -> None:
+        statement = self._statements["write_ranges_in"]
+        self._execute(statement.sql, statement.pick({"queues": sorted(self._held)}))
 
 
 def _queues_of(values: Mapping[str, Any]) -> set[int]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from lazaretto.model.keys import QUEUE_BITS
-from lazaretto.store.sql.query_files import PARAMETER, Query, load_queries
+from lazaretto.store.sql.query_files import PARAMETER, First, Query, load_queries
 from lazaretto.store.sql.statements import Dialect
 from lazaretto.store.sql.words import words
 
@@ -60,7 +60,7 @@ def _next_group(queries: dict[str, Query]) -> Query:
     messages = _given(queries["stream_messages"].sql, session_id="l.stream", before="l.before")
     streams = f"({queries['next_stream'].sql}) g CROSS JOIN LATERAL ({stream}) l"
     sql = f"SELECT g.stream, l.*, m.* FROM {streams} LEFT JOIN LATERAL ({messages}) m ON true ORDER BY m.key"  # noqa: S608
-    return Query(sql, locks_first=False, claims_first=False)
+    return Query(sql, First.NONE, First.NONE)
 
 
 def _heads(queries: dict[str, Query]) -> Query:
@@ -68,7 +68,7 @@ def _heads(queries: dict[str, Query]) -> Query:
     head = _given(queries["select_head"].sql, first="l.first", start="l.start", last="l.last")
     lanes = "unnest(:firsts::bigint[], :starts::bigint[], :lasts::bigint[]) WITH ORDINALITY"
     sql = f"SELECT h.min FROM {lanes} AS l (first, start, last, n) CROSS JOIN LATERAL ({head}) h ORDER BY n"  # noqa: S608
-    return Query(sql, locks_first=False, claims_first=False)
+    return Query(sql, First.NONE, First.NONE)
 
 
 def _lease_range(queries: dict[str, Query]) -> Query:

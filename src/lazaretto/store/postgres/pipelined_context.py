@@ -92,10 +92,18 @@ class PgContext(CommitContext):
         """Record until when a lock lasts."""
         self.first_due = until if self.first_due is None else min(until, self.first_due)
 
-    def write_range_locks(self) -> None:
-        if self.memory.ranges and not self.reads:
+    def write_range_locks(self, keys: Any = None) -> None:
+        if not self.memory.ranges or self.reads:
+            return
+        if keys is None:
             self.memory.ranges = False
-            self.run("write_range_locks")
+            self.write_all_ranges()
+        else:
+            self.run("write_range_locks_of", {"keys": keys})
+
+    def write_all_ranges(self) -> None:
+        """Write all locks on ranges into their messages."""
+        self.run("write_range_locks")
 
     def insert(self, name: str, values: list[Any], count: int) -> None:
         if name == "insert_routed":

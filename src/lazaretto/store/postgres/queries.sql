@@ -278,17 +278,36 @@ WITH range AS (
 )
 SELECT 1 / (amount = :amount)::int FROM done
 
--- name: select_locked
--- Which of these messages are held under this lock, their own or one of their range.
--- Differs because a lock may be one on a range.
--- claims: written first
-SELECT key FROM lazaretto_messages m
-WHERE key [among keys] AND (
-    [held]
-    OR state = {FRESH} AND EXISTS (
-        SELECT 1 FROM (
-            SELECT * FROM lazaretto_range_locks r WHERE r.last >= m.key ORDER BY r.last LIMIT 1) AS range
-        WHERE first <= m.key AND token = :token AND until > :now))
+-- part: range_lock
+-- The lock on the range around a message, if there is one.
+-- Differs because only the server knows ranges.
+(SELECT first, last, token, until, locked_at, locked_by FROM lazaretto_range_locks
+ WHERE last >= m.key ORDER BY last LIMIT 1) AS r
+    ON m.state = {FRESH} AND r.first <= m.key AND (m.expires IS NULL OR m.expires > r.locked_at)
+
+-- part: as_locked
+-- Messages as their locks have them, their own or those on ranges.
+-- Differs because only the server knows ranges.
+(SELECT [locked_columns], m.body FROM lazaretto_messages m LEFT JOIN LATERAL [range_lock]) AS m
+
+-- name: write_range_locks_of
+-- Write the locks on ranges into these messages, which leave their ranges.
+-- Differs because only the server knows ranges.
+-- claims: not looked at
+WITH ranged AS (
+    SELECT m.key, r.last, r.token, r.until, r.locked_at, r.locked_by
+    FROM lazaretto_messages m JOIN LATERAL [range_lock] WHERE m.key [among keys]
+), ended AS (
+    DELETE FROM lazaretto_range_locks AS l WHERE last = ANY(ARRAY(SELECT last FROM ranged))
+        AND amount = (SELECT count(*) FROM ranged r WHERE r.last = l.last)
+), fewer AS (
+    UPDATE lazaretto_range_locks AS l SET amount = amount - (SELECT count(*) FROM ranged r WHERE r.last = l.last)
+    WHERE last = ANY(ARRAY(SELECT last FROM ranged)) AND amount > (SELECT count(*) FROM ranged r WHERE r.last = l.last)
+)
+UPDATE lazaretto_messages m
+SET state = {LOCKED}, due = r.until, lock_token = r.token, locked_at = r.locked_at, locked_by = r.locked_by,
+    deliveries = deliveries + 1
+FROM ranged r WHERE m.key = r.key [listed m.key, ranged]
 
 -- name: write_range_locks
 -- Write the locks on ranges into their messages.
@@ -416,9 +435,7 @@ SELECT m.key, [body],
        delivery_count, cycle, m.generation, enqueued_sequence_number, d.reason, d.description,
        CASE WHEN r.until IS NULL AND NOT ([is_claimed]) THEN state ELSE {LOCKED} END, CASE WHEN state = {LOCKED} THEN due ELSE r.until END
 FROM lazaretto_messages m
-LEFT JOIN LATERAL (
-    SELECT first, until, locked_at FROM lazaretto_range_locks WHERE last >= m.key ORDER BY last LIMIT 1) r
-    ON state = {FRESH} AND r.first <= m.key AND (expires IS NULL OR expires > r.locked_at)
+LEFT JOIN LATERAL [range_lock]
 [dead_letter]
 
 -- == attempts and dead letters ==

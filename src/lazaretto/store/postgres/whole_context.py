@@ -12,7 +12,7 @@ from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.plan import Plan, Planned, Unforeseen, guard, reading
-from lazaretto.store.postgres.queue_locks import CommitLocks
+from lazaretto.store.postgres.queue_locks import CommitLocks, QueueLock
 from lazaretto.store.postgres.settings import Settings
 from lazaretto.store.sql.commit_context import CommitContext, Identity, Tally
 from lazaretto.store.sql.rows import Memory
@@ -206,15 +206,24 @@ class WholeContext(PgContext):
         """Record that a sequence number is taken."""
         self.floors[queue_id] = max(number, self.floors.get(queue_id, 0))
 
-    def write_range_locks(self) -> None:
-        self._writes_ranges = True
+    def write_range_locks(self, keys: Any = None) -> None:
+        if keys is None:
+            self._writes_ranges = True
+        elif not self._writes_ranges:
+            for lane in set(map(self.lane_of, keys)):
+                self.locks.hold(lane, QueueLock.HELD)
+            self.run("write_range_locks_of", {"keys": keys})
 
     def fresh_start(self, queue_id: int) -> int | None:
         # The queries pass over what claims lock, or claims are refused.
         return self.first_fresh(queue_id)
 
     def write_claimed(self, statement: Statement, values: Mapping[str, Any] | Sequence[Any]) -> None:
-        """Do nothing: a commit that has the locks on ranges written first fails where claims lock some."""
+        """Do nothing.
+
+        Whoever reads single messages looks for claims; what has all locks on ranges written first fails where
+        a claim locks some.
+        """
 
     def ask_first(self, query: str, values: Mapping[str, Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query, read now; the commit does not ask again."""

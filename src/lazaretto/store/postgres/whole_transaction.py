@@ -6,7 +6,7 @@ them. The server finds numbers, cursors and rows, or they are read before and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from lazaretto.model.keys import lower_bound, main_key, queue_of_lane
@@ -23,6 +23,7 @@ from lazaretto.store.postgres.whole_dialogs import WholeDialogs
 from lazaretto.store.postgres.whole_sequences import WholeSequences, is_placeholder, key_ranges
 from lazaretto.store.postgres.whole_topics import WholeTopics
 from lazaretto.store.records.messages import (
+    FRESH,
     AttemptRecord,
     ErrorRecord,
     HeldSessionRecord,
@@ -375,9 +376,27 @@ class WholeTransaction(PgTransaction):
                     self.whole.locks.share(lane, QueueLock.HELD)
         return super().delete_held(queue, held)
 
+    def row(self, key: int) -> MessageRow | None:
+        row = super().row(key)
+        if row is not None:
+            self._refuse_claimed([row])
+        return row
+
+    def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
+        rows = super().rows(keys)
+        self._refuse_claimed(rows.values())
+        return rows
+
+    def _refuse_claimed(self, rows: Iterable[MessageRow]) -> None:
+        """Raise Unforeseen if a claim may lock one of these messages by a range."""
+        if any(row.state == FRESH and row.due is None for row in rows):
+            (claimed,) = self.whole.run("any_claimed").fetchone()
+            if claimed:
+                raise Unforeseen
+
     def renew_lock(self, key: int, token: int, until: int) -> bool:
         if token & RANGED:
-            self.whole.write_range_locks()
+            self.whole.write_range_locks([key])
         self.whole.locks.share(self.whole.lane_of(key), QueueLock.HELD)
         self.whole.note_lock(until)
         values = {"key": key, "token": token, "until": until, "now": self.whole.now}

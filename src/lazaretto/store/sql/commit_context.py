@@ -167,10 +167,8 @@ class CommitContext(Statements):
         if self.reads or not self.any_claimed():
             return
         named = statement.by_name(values)
-        if "keys" in named:
-            self.run("write_claimed_of", {"keys": named["keys"]})
-        elif "key" in named:
-            self.run("write_claimed_of", {"keys": self.ids([named["key"]])})
+        if "first" not in named:
+            self.run("write_claimed_of", {"keys": self._keys_in(statement, values)})
         else:
             self.run("write_claimed_between", {"first": named["first"], "last": named["last"]})
 

@@ -4,7 +4,8 @@
 -- [name] is a part, [name argument] a word: each database's module `dialect` has its own words, and the module
 -- `words` has those of all. {NAME} is a state of a message or a number of a subqueue.
 -- [rows] after VALUES stands for as many copies of the row as there are rows.
--- `locks: written first`: the locks on ranges of messages are written into the messages before the query runs.
+-- `locks: written first`: the locks on ranges of messages are written into the messages before the query runs;
+-- `locks: its own written first`: only into those that it names by :key, by :keys, or as the key of each row.
 -- `locks: not looked at`: the query looks at nobody's lock, or only at messages that no range locks.
 -- `claims: written first`: the locks that claims have on ranges are written into the messages that the query names,
 -- by :key, by :keys, or as all behind :first up to :last, before it runs.
@@ -490,10 +491,9 @@ SELECT size FROM (
 
 -- name: select_messages
 -- Messages by key, in a given state, whatever their order.
--- locks: written first
 -- claims: written first
 SELECT [received], d.reason, d.description, cycle_attempts
-FROM lazaretto_messages m
+FROM [as_locked]
 [dead_letter]
 WHERE m.key [among keys] AND state = CAST(:state AS INTEGER)
 ORDER BY m.key
@@ -521,28 +521,33 @@ WHERE key [among keys]
 
 -- name: delete_locked
 -- Remove messages that are held under a lock, if it is still held.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 DELETE FROM lazaretto_messages
 WHERE key [among keys] AND [held]
 
 -- name: delete_one_locked
 -- Remove a message that is held under a lock, if it is still held.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 DELETE FROM lazaretto_messages
 WHERE key = :key AND [held]
 
 -- name: select_held
 -- The messages of these that are held under this lock.
--- locks: written first
 -- claims: written first
-SELECT [row_columns] FROM lazaretto_messages
+SELECT [row_columns] FROM [as_locked]
+WHERE key [among keys] AND [held]
+
+-- name: select_locked
+-- Which of these messages are held under this lock.
+-- claims: written first
+SELECT key FROM [as_locked]
 WHERE key [among keys] AND [held]
 
 -- name: delete_messages
 -- Remove messages by key.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 DELETE FROM lazaretto_messages WHERE key [among keys]
 
@@ -561,15 +566,13 @@ DELETE FROM lazaretto_shared_bodies WHERE body_id [among body_ids] AND uses < 1
 
 -- name: select_row
 -- All that the engine decides by of one message; not its body.
--- locks: written first
 -- claims: written first
-SELECT [row_columns] FROM lazaretto_messages WHERE key = :key
+SELECT [row_columns] FROM [as_locked] WHERE key = :key
 
 -- name: select_rows
 -- The same of several messages.
--- locks: written first
 -- claims: written first
-SELECT [row_columns] FROM lazaretto_messages WHERE key [among keys]
+SELECT [row_columns] FROM [as_locked] WHERE key [among keys]
 
 -- name: select_active
 -- The first active messages of a queue, as the engine decides by them.
@@ -593,7 +596,7 @@ WHERE [queue_of key] = :queue_id AND session_id = :session_id AND state = {LOCKE
 
 -- name: update_row
 -- The new standing of one message, its lock gone.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 UPDATE lazaretto_messages
 SET key = :new_key, [set_standing], [no_lock]
@@ -601,7 +604,7 @@ WHERE key = :key
 
 -- name: update_rows
 -- The new standing of several messages, their locks gone.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 WITH new (key, new_key, [standing_columns]) AS (VALUES [rows]
     ([as_type key, bigint], [as_type new_key, bigint], [standing_values]))
@@ -611,7 +614,7 @@ FROM new n WHERE m.key = n.key [listed m.key, new]
 
 -- name: update_counters
 -- The counters of one message, its lock kept.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 UPDATE lazaretto_messages
 SET deliveries = :deliveries, failures = :failures, worker_deaths = :worker_deaths,
@@ -621,21 +624,21 @@ WHERE key = :key
 
 -- name: renew_lock
 -- Prolong the lock on a message.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 UPDATE lazaretto_messages SET due = :until
 WHERE key = :key AND state = {LOCKED} AND lock_token = :token AND due > :now
 
 -- name: renew_locks
 -- Prolong the locks on messages.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 UPDATE lazaretto_messages SET due = :until
 WHERE key [among keys] AND state = {LOCKED} AND lock_token = :token AND due > :now
 
 -- name: note_lost
 -- The client that holds these messages is lost.
--- locks: written first
+-- locks: its own written first
 -- claims: not looked at
 UPDATE lazaretto_messages SET locked_by = :holder WHERE key [among keys] AND state = {LOCKED}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Mapping
 from importlib import resources
@@ -17,8 +18,18 @@ _ROWS = re.compile(r"\[rows\]\s+(\((?:[^()]|\([^()]*\))*\))")
 #: A parameter; two colons are a cast.
 PARAMETER = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 
-#: What a query may say of locks on ranges, and of those of claims: whether they are written first.
-_SAYS = {"written first": True, "not looked at": False}
+
+class First(enum.Enum):
+    """Which locks are written into messages before a query runs."""
+
+    ALL = "written first"
+    #: Those of the messages that it names.
+    OWN = "its own written first"
+    NONE = "not looked at"
+
+
+#: What a query may say of locks on ranges, and of those of claims.
+_SAYS = {"locks": tuple(First), "claims": (First.ALL, First.NONE)}
 
 
 class Migration(NamedTuple):
@@ -36,13 +47,13 @@ class Migration(NamedTuple):
 class Query(NamedTuple):
     """A named query, its parameters written `:name`.
 
-    `locks_first`: whether the locks on ranges are written into the messages before it; `claims_first`:
-    whether those of claims are written into the messages that it names; None if it does not say.
+    `locks_first`: which locks on ranges are written into the messages before it; `claims_first`: whether
+    those of claims are written into the messages that it names; None if it does not say.
     """
 
     sql: str
-    locks_first: bool | None = None
-    claims_first: bool | None = None
+    locks_first: First | None = None
+    claims_first: First | None = None
 
 
 class Words(NamedTuple):
@@ -99,13 +110,15 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
     }
 
 
-def _says_of(what: str, name: str, header: str) -> bool | None:
+def _says_of(what: str, name: str, header: str) -> First | None:
     said = _SAID[what].search(header)
     if said is None:
         return None
-    if said[1] not in _SAYS:
-        raise ValueError(f"query {name!r} says {said[1]!r} of {what}; expected one of {', '.join(_SAYS)}")
-    return _SAYS[said[1]]
+    for first in _SAYS[what]:
+        if first.value == said[1]:
+            return first
+    expected = ", ".join(first.value for first in _SAYS[what])
+    raise ValueError(f"query {name!r} says {said[1]!r} of {what}; expected one of {expected}")
 
 
 def load_migrations(package: str) -> list[Migration]:

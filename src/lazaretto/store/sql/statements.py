@@ -9,7 +9,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lazaretto.store.sql.query_files import Query, with_rows
+from lazaretto.store.sql.query_files import First, Query, with_rows
 from lazaretto.store.sql.rows import Cursor
 
 #: Rows of one INSERT: more gains nothing.
@@ -30,14 +30,19 @@ class Statement:
         self.sql, names = place(query.sql)
         #: Of its parameters, in their order.
         self.names = names
-        self.locks_first = bool(query.locks_first)
-        self.claims_first = bool(query.claims_first)
+        self.locks_first = _some(query.locks_first)
+        self.claims_first = query.claims_first is First.ALL
         self.pick: Callable[[Mapping[str, Any]], Sequence[Any]] = _picker(names)
         self._names = tuple(dict.fromkeys(names))
 
     def by_name(self, values: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
         """Return its values by name, which may be given in order."""
         return values if isinstance(values, Mapping) else dict(zip(self._names, values, strict=True))
+
+
+def _some(first: First | None) -> First | None:
+    """Return which locks are written first, if any are."""
+    return None if first is First.NONE else first
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
@@ -53,7 +58,7 @@ class RowStatement:
     def __init__(self, query: Query, place: Place) -> None:
         #: Returns its text for a number of rows.
         self.text = functools.cache(lambda count: place(with_rows(query.sql, count))[0])
-        self.locks_first = bool(query.locks_first)
+        self.locks_first = _some(query.locks_first)
 
     def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
         """Run it for `count` rows; `values` holds all their values, row by row."""
@@ -123,19 +128,26 @@ class Statements:
         if self._gathered is not None:
             self._write_gathered(self._gathered)
         statement = self._statements[name]
-        if statement.locks_first:
-            self.write_range_locks()
+        if statement.locks_first is not None:
+            own = statement.locks_first is First.OWN
+            self.write_range_locks(self._keys_in(statement, values) if own else None)
         if statement.claims_first:
             self.write_claimed(statement, values)
         return self._execute(statement.sql, statement.pick(values) if isinstance(values, dict) else values)
+
+    def _keys_in(self, statement: Statement, values: Mapping[str, Any] | Sequence[Any]) -> Any:
+        """Return the keys of messages that a query names, as a database takes a list of them."""
+        named = statement.by_name(values)
+        return named["keys"] if "keys" in named else self.ids([named["key"]])
 
     def insert(self, name: str, values: list[Any], count: int) -> None:
         """Run a query for `count` rows; `values` holds all their values, row by row."""
         if self._gathered is not None:
             self._write_gathered(self._gathered)
         statement = self._row_statements[name]
-        if statement.locks_first:
-            self.write_range_locks()
+        if statement.locks_first is not None:
+            own = statement.locks_first is First.OWN
+            self.write_range_locks(self.ids(values[:: len(values) // count]) if own else None)
         statement.run(self._execute, values, count)
 
     @contextlib.contextmanager
@@ -197,8 +209,8 @@ class Statements:
         """Whether rows are gathered."""
         return self._gathered is not None
 
-    def write_range_locks(self) -> None:
-        """Write the locks on ranges into their messages, where there are such locks."""
+    def write_range_locks(self, keys: Any = None) -> None:
+        """Write the locks on ranges into their messages, where there are some. `keys`: only into these."""
 
     def write_claimed(self, statement: Statement, values: Mapping[str, Any] | Sequence[Any]) -> None:
         """Write the locks that claims have on ranges into the messages that a query names, where they are."""

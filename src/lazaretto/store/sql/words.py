@@ -85,9 +85,20 @@ def _listed(template: str, columns: tuple[str, ...]) -> str:
     return ", ".join(template.format(name=name) for name in columns)
 
 
+#: What of a row a lock on a range around it, `r`, says otherwise.
+_BY_RANGE: Final = {
+    "state": "CASE WHEN r.until IS NULL THEN m.state ELSE {LOCKED} END",
+    "due": "CASE WHEN r.until IS NULL THEN m.due ELSE r.until END",
+    "lock_token": "coalesce(r.token, m.lock_token)",
+    "locked_at": "coalesce(r.locked_at, m.locked_at)",
+    "locked_by": "coalesce(r.locked_by, m.locked_by)",
+    "deliveries": "m.deliveries + (r.until IS NOT NULL)::int",
+}
+
 #: Parts of queries.
 PARTS: Final = {
     "row_columns": _listed("{name}", _ROW),
+    "locked_columns": ", ".join(f"{_BY_RANGE.get(name, f'm.{name}')} AS {name}" for name in _ROW),
     "past_columns": _listed("{name}", WITH_PAST),
     "past_values": _listed(":{name}", WITH_PAST),
     "standing_columns": _listed("{name}", STANDING),

@@ -59,12 +59,10 @@ SELECT locked_by, key FROM ([dues]) AS held
 -- Differs because the one writer of a file knows all ids.
 SELECT coalesce(max(body_id), 0) FROM lazaretto_bodies
 
--- name: select_locked
--- Which of these messages are held under this lock.
+-- part: as_locked
+-- Messages as their locks have them.
 -- Differs because the file knows no ranges but those of claims.
--- claims: written first
-SELECT key FROM lazaretto_messages
-WHERE key [among keys] AND [held]
+lazaretto_messages m
 
 -- name: count_down_uses
 -- Messages that had a shared body are gone; an id stands for each of them.

@@ -315,6 +315,9 @@ class Consumer:
         return Done(Settled(message, settlement))
 
     def _count(self, settlement: Settlement, by: int = 1) -> None:
+        if settlement is COMPLETE:
+            self.report.completed += by
+            return
         name = settlement.outcome.value
         setattr(self.report, name, getattr(self.report, name) + by)
 

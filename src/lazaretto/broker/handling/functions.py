@@ -82,6 +82,9 @@ def refuse_lazy(function: object, what: str, *, may_await: bool = True) -> None:
 
 def refuse_unrun(returned: object, *, may_await: bool = True) -> None:
     """Raise HandlerError if a call has returned what is still to be iterated or awaited: it has not run."""
+    if returned is None:
+        # As nearly all do; the others are looked at closely, which takes as long as a short function.
+        return
     if isinstance(returned, _LAZY) or (not may_await and inspect.isawaitable(returned)):
         if inspect.iscoroutine(returned):
             returned.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import os
 import random
 import resource
@@ -10,9 +11,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zoo
@@ -21,7 +23,17 @@ from hypothesis import strategies as st
 from patience import wait_until
 
 from lazaretto.errors import InvalidOption, SandboxError, SandboxSetupError
-from lazaretto.isolation import Blobs, Columns, FailedResult, Sandbox, SandboxOptions, Status, Verdict
+from lazaretto.isolation import (
+    Blobs,
+    Columns,
+    FailedResult,
+    Nullable,
+    Repeated,
+    Sandbox,
+    SandboxOptions,
+    Status,
+    Verdict,
+)
 from lazaretto.isolation import sandbox as sandbox_module
 
 MODES = ("fork", "spawn")
@@ -269,10 +281,43 @@ def test_items_of_several_values(mode: str) -> None:
     with Sandbox(setup, options(mode, memory=None, deadline=120)) as sandbox:
         # More than a round holds: what each is said to have counts.
         data = b"-" + b"x" * 150_000_000
-        bodies = Blobs(memoryview(data), range(1, len(data) + 1, 30_000_000))
+        offsets = memoryview(array.array("q", range(1, len(data) + 1, 30_000_000)))
+        bodies = Blobs(memoryview(data), offsets)
         verdicts = sandbox.run(Columns([range(5), bodies, [None] * 5], [30_000_000] * 5))
         assert sandbox.run(Columns([[1], [b"y"]], [1]))[0].status is Status.ERROR
     assert [v.result for v in verdicts] == [b"%dx" % number for number in range(5)]
+
+
+def test_items_of_columns_that_stand_in_the_memory(mode: str) -> None:
+    def setup() -> Callable[[tuple[Any, ...]], bytes]:
+        return lambda item: repr(item).encode()
+
+    def numbers(code: str, values: Sequence[float]) -> memoryview:
+        return memoryview(array.array(code, values))
+
+    texts = ["", "Straße", "a", "東京", "b" * 300]
+    encoded = [text.encode() for text in texts]
+    offsets = numbers("i", [sum(map(len, encoded[:at])) for at in range(len(texts) + 1)])
+    data = memoryview(b"".join(encoded))
+    columns: list[Sequence[Any]] = [
+        numbers("q", [0, -1, 1 << 62, 3, 4]),
+        numbers("d", [0.5, -1.0, 2.0, 3.0, 4.0]),
+        Blobs(data, offsets),
+        Blobs(data, offsets, is_text=True),
+        Nullable(Blobs(data, offsets, is_text=True), numbers("B", [1, 0, 1, 0, 1])),
+        Nullable(numbers("h", [1, 2, 3, 4, 5]), numbers("B", [0, 1, 1, 1, 0])),
+        Repeated("orders", 5),
+        [None, 1, "x", b"y", (2,)],
+    ]
+    items = Columns(columns, Repeated(100, 5))
+    expected = [tuple(column[at] for column in columns) for at in range(5)]
+    assert [list(column) for column in columns] == [list(column) for column in zip(*expected, strict=True)]
+    with Sandbox(setup, options(mode)) as sandbox:
+        for some, values in ((items, expected), (items[1:4], expected[1:4]), (items.take([4, 0]), None)):
+            verdicts = sandbox.run(some)
+            assert [v.result for v in verdicts] == [
+                repr(value).encode() for value in values or [expected[4], expected[0]]
+            ]
 
 
 def test_results_beyond_one_round(mode: str) -> None:

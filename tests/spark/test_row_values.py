@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from lazaretto.host.handlers import Handler
-from lazaretto.isolation import SandboxOptions
+from lazaretto.isolation import Repeated, SandboxOptions
 from lazaretto.spark import row_task
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import RowOrigins
 from lazaretto.spark.row_task import QuarantineSettings, RowTask
-from lazaretto.spark.sandbox_handler import PROBLEM_AT, pack_result, unpack_results
+from lazaretto.spark.sandbox_handler import Unfit, pack_result, unpack_results
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.source_rows import RowSetup
 from lazaretto.spark.task_settings import TaskSettings
@@ -54,7 +55,7 @@ def test_times_are_those_of_arrow(zone: str | None, is_plain: bool) -> None:
     assert layout.is_plain is is_plain
     setup = RowSetup(Handler("work", handle), layout.schema.names, layout.times, pickled=not is_plain)
     sent = pickle.loads(pickle.dumps(setup))
-    facts = [[value] * frame.num_rows for value in (False, False, None, None)]
+    facts = [Repeated(None, frame.num_rows)] * 2
     read = sent.reader()
     rows = [read(item)[0] for item in sent.joiner()([*facts, *layout.values_of(frame)[0]])]
     columns = {name: [row[name] for row in rows] for name in frame.schema.names}
@@ -71,16 +72,13 @@ def test_a_time_that_python_has_not_spoils_its_row_alone_where_times_are_numbers
     layout = RowLayout(frame.schema.serialize().to_pybytes(), "body", ("at",))
     assert layout.is_plain
     setup = RowSetup(Handler("work", handle), layout.schema.names, layout.times)
-    facts: list[list[Any]] = [
-        [False] * len(at),
-        [False] * len(at),
-        [None, None, "no JSON", None, None],
-        [None] * len(at),
-    ]
+    facts: list[Sequence[Any]] = [[None, None, "no JSON", None, None], Repeated(None, len(at))]
     items = list(setup.joiner()([*facts, *layout.values_of(frame)[0]]))
     beyond = "a time before the year 1 or after 9999 - at `$.at`"
-    assert [item[PROBLEM_AT] for item in items] == [None, beyond, "no JSON", beyond, None]
-    assert items[0][-1].at == datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+    assert [item.problem if type(item) is Unfit else None for item in items] == [
+        None, beyond, "no JSON", beyond, None,
+    ]  # fmt: skip
+    assert items[0].at == datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
     effects, _ = setup.call()(items[1])
     assert effects is not None
     assert effects.verdict == "invalid"

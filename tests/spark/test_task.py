@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
 import multiprocessing
@@ -233,6 +234,21 @@ def test_a_session_waits_behind_a_result_that_does_not_fit(
     assert staged.completed_keys() == done
     (file,) = tmp_path.glob("claim=*/part-*")
     assert pq.read_table(file, partitioning=None).column("sequence_number").to_pylist() == done
+
+
+@pytest.mark.parametrize("isolation", ["process", "inline"])
+def test_a_coroutine_says_that_a_message_is_invalid(tmp_path: Path, isolation: str) -> None:
+    async def refuse(message: Any) -> Any:
+        await asyncio.sleep(0)
+        if message.body == b"2":
+            raise InvalidMessage("no")
+        return {"text": "good"}
+
+    task, _ = task_of(refuse, tmp_path, inline=isolation == "inline")
+    task.run(batch_of([b"1", b"2", b"3"]))
+    staged = task.finish()
+    assert [(row.key, row.outcome) for row in staged.others] == [(2, "invalid")]
+    assert staged.completed_keys() == [1, 3]
 
 
 def test_a_batch_is_taken_in_parts_of_bounded_bytes() -> None:

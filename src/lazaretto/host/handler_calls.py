@@ -52,6 +52,10 @@ class Caller:
         self._deadline: float | None = None
         #: The latest return value of the handler.
         self.returned: Any = None
+        #: The handler's function, if nothing stands around it; None: it is called by calling this.
+        self.bare: Any = None
+        if not self._needs_context and self._validate is None and self._shown_as is None:
+            self.bare = self._function
 
     def limit_async(self, deadline: float | None) -> None:
         """Cancel coroutines after this many seconds. Used where nothing else enforces deadlines."""
@@ -139,14 +143,17 @@ class Caller:
 
     def _call(self, message: ReceivedMessage, context: HandlerContext | None) -> None:
         call: Any = self._function
-        returned = call(message, context) if self._takes_context else call(message)
+        self.returned = self.settled(call(message, context) if self._takes_context else call(message))
+
+    def settled(self, returned: Any) -> Any:
+        """Return what the handler returned, or what that is when it was awaited."""
         if type(returned) not in _VALUES:
             if inspect.isawaitable(returned):
                 if self._runner is None:
                     self._runner = asyncio.Runner()
                 returned = self._run(self._runner, returned)
             refuse_unrun(returned, may_await=False)
-        self.returned = returned
+        return returned
 
     def _run(self, runner: asyncio.Runner, awaited: Awaitable[Any]) -> Any:
         raised: list[tuple[BaseException, BaseException | None]] = []

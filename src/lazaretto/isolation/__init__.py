@@ -3,9 +3,20 @@
 Independent of queues: items and results are bytes.
 """
 
-from lazaretto.isolation.columns import Blobs, Columns
+from lazaretto.isolation.columns import Blobs, Columns, Nullable, Repeated
 from lazaretto.isolation.sandbox import Sandbox
 from lazaretto.isolation.sandbox_options import SandboxOptions
 from lazaretto.isolation.verdict import DONE, FailedResult, Status, Verdict
 
-__all__ = ["DONE", "Blobs", "Columns", "FailedResult", "Sandbox", "SandboxOptions", "Status", "Verdict"]
+__all__ = [
+    "DONE",
+    "Blobs",
+    "Columns",
+    "FailedResult",
+    "Nullable",
+    "Repeated",
+    "Sandbox",
+    "SandboxOptions",
+    "Status",
+    "Verdict",
+]

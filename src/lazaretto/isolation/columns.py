@@ -1,4 +1,7 @@
-"""Items as columns: most time of many small tuples goes into writing and reading each of them."""
+"""Items as columns: most time of many small tuples goes into writing and reading each of them.
+
+A column is a list; or numbers of one size, as a memoryview; or one of the classes below.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +13,86 @@ from typing import Any, overload
 JOIN = "join"
 
 
-class Blobs(Sequence[bytes]):
+class Blobs(Sequence[Any]):
     """Bytes that stand one behind the other: all of them are copied at once.
 
-    `offsets`: where each begins in `data`, and where the last one ends.
+    `offsets`: where each begins in `data`, and where the last one ends. `is_text`: they are UTF-8, of texts.
     """
 
-    __slots__ = ("data", "offsets")
+    __slots__ = ("data", "is_text", "offsets")
 
-    def __init__(self, data: memoryview, offsets: Sequence[int]) -> None:
-        self.data, self.offsets = data, offsets
+    def __init__(self, data: memoryview, offsets: memoryview, *, is_text: bool = False) -> None:
+        self.data, self.offsets, self.is_text = data, offsets, is_text
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     @overload
-    def __getitem__(self, at: int) -> bytes: ...
+    def __getitem__(self, at: int) -> Any: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, at: int | slice) -> bytes | Sequence[bytes]:
+    def __getitem__(self, at: slice) -> Blobs: ...
+    def __getitem__(self, at: int | slice) -> Any:
         if isinstance(at, slice):
             first, end, _ = at.indices(len(self))
-            return Blobs(self.data, self.offsets[first : max(first, end) + 1])
+            return Blobs(self.data, self.offsets[first : max(first, end) + 1], is_text=self.is_text)
         place = range(len(self))[at]
-        return bytes(self.data[self.offsets[place] : self.offsets[place + 1]])
+        return self._value(self.offsets[place], self.offsets[place + 1])
 
-    def __iter__(self) -> Iterator[bytes]:
-        data = self.data
-        return (bytes(data[start:end]) for start, end in itertools.pairwise(self.offsets))
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.starmap(self._value, itertools.pairwise(self.offsets))
+
+    def _value(self, start: int, end: int) -> bytes | str:
+        value = bytes(self.data[start:end])
+        return value.decode() if self.is_text else value
+
+
+class Repeated(Sequence[Any]):
+    """One value, for each of `length` items."""
+
+    __slots__ = ("length", "value")
+
+    def __init__(self, value: Any, length: int) -> None:
+        self.value, self.length = value, length
+
+    def __len__(self) -> int:
+        return self.length
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+    @overload
+    def __getitem__(self, at: slice) -> Repeated: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return Repeated(self.value, len(range(self.length)[at]))
+        range(self.length)[at]
+        return self.value
+
+    def __iter__(self) -> Iterator[Any]:
+        return itertools.repeat(self.value, self.length)
+
+
+class Nullable(Sequence[Any]):
+    """A column's values where `valid` is not 0, and None elsewhere."""
+
+    __slots__ = ("valid", "values")
+
+    def __init__(self, values: Sequence[Any], valid: memoryview) -> None:
+        self.values, self.valid = values, valid
+
+    def __len__(self) -> int:
+        return len(self.valid)
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+    @overload
+    def __getitem__(self, at: slice) -> Nullable: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return Nullable(self.values[at], self.valid[at])
+        return self.values[at] if self.valid[at] else None
+
+    def __iter__(self) -> Iterator[Any]:
+        return (value if valid else None for value, valid in zip(self.values, self.valid, strict=True))
 
 
 class Columns(Sequence[tuple[Any, ...]]):

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from lazaretto.isolation.columns import Blobs, Columns
+from lazaretto.isolation.columns import Blobs, Columns, Nullable, Repeated
 
 #: Fields of the control page, 8 bytes each.
 #: CURSOR: the item at work, -1 between rounds. END: where the records end.
@@ -167,18 +167,18 @@ class Segment:
         os.close(self.fd)
 
 
+#: What the first of the values says that stand for a column among the items: how to read it.
+_NUMBERS, _BLOBS, _REPEATED, _NULLABLE = range(4)
+
+
 def put_items(segment: Segment, items: Sequence[Any]) -> int:
     """Write items, bytes or Columns; return their size in bytes."""
     written, end = items, _START.size
     if isinstance(items, Columns):
-        columns: list[Sequence[Any]] = []
+        columns = []
         for column in items.columns:
-            if isinstance(column, Blobs):
-                first, shift = column.offsets[0], end - column.offsets[0]
-                end = segment.put(end, column.data[first : column.offsets[-1]])
-                columns.append(tuple([offset + shift for offset in column.offsets]))
-            else:
-                columns.append(list(column))
+            one, end = _put_column(segment, end, column)
+            columns.append(one)
         written = tuple(columns)
     else:
         written = list(items)
@@ -188,21 +188,75 @@ def put_items(segment: Segment, items: Sequence[Any]) -> int:
     return segment.put(end, marshal.dumps(written, 2))
 
 
+def _put_column(segment: Segment, end: int, column: Sequence[Any]) -> tuple[Any, int]:
+    """Write what of a column is bytes; return what stands for it among the items, and the offset behind it.
+
+    A list stands for itself, a tuple for all else.
+    """
+    if isinstance(column, Repeated):
+        return (_REPEATED, column.value, column.length), end
+    if isinstance(column, Nullable):
+        values, end = _put_column(segment, end, column.values)
+        valid, end = _put_column(segment, end, column.valid)
+        return (_NULLABLE, values, valid), end
+    if not len(column):
+        return [], end
+    if isinstance(column, memoryview):
+        start, end = end, segment.put(end, column.cast("B"))
+        return (_NUMBERS, column.format, start, end), end
+    if isinstance(column, Blobs):
+        first, shift = column.offsets[0], end - column.offsets[0]
+        end = segment.put(end, column.data[first : column.offsets[-1]])
+        offsets, end = _put_column(segment, end, column.offsets)
+        return (_BLOBS, offsets, shift, column.is_text), end
+    return list(column), end
+
+
 def get_items(
     segment: Segment, size: int, join: Callable[[Sequence[Sequence[Any]]], Iterable[Any]] | None = None
 ) -> list[Any]:
-    """Return the items, bytes or tuples. `join`: makes items of Columns, by default tuples."""
+    """Return the items, bytes or tuples. `join`: makes items of Columns, by default tuples.
+
+    It gets lists, and what is Repeated as it is.
+    """
     data = segment.map
     (start,) = _START.unpack_from(data)
     with memoryview(data) as whole, whole[start:size] as written:
         items: list[Any] | tuple[Any, ...] = marshal.loads(written)  # noqa: S302 - from the other side
     if isinstance(items, list):
         return items
-    columns = [
-        [data[begin:end] for begin, end in itertools.pairwise(column)] if type(column) is tuple else column
-        for column in items
-    ]
+    columns = [_column(data, column) for column in items]
     return list(zip(*columns, strict=True) if join is None else join(columns))
+
+
+def _column(data: mmap.mmap, written: Any) -> Sequence[Any]:
+    """Return a column by what stands for it among the items."""
+    if type(written) is list:
+        return written
+    kind, *parts = written
+    if kind == _REPEATED:
+        return Repeated(*parts)
+    if kind == _NULLABLE:
+        values, valid = (_column(data, part) for part in parts)
+        return [value if is_valid else None for value, is_valid in zip(values, valid, strict=True)]
+    if kind == _NUMBERS:
+        code, start, end = parts
+        with memoryview(data) as whole, whole[start:end] as part, part.cast(code) as numbers:
+            return numbers.tolist()
+    offsets, shift, is_text = parts
+    places = [offset + shift for offset in _column(data, offsets)]
+    if is_text:
+        return _texts(data[places[0] : places[-1]], places)
+    return [data[begin:end] for begin, end in itertools.pairwise(places)]
+
+
+def _texts(encoded: bytes, places: Sequence[int]) -> list[str]:
+    """Return texts that stand one behind the other. `places`: where, in what begins at the first of them."""
+    first, text = places[0], encoded.decode()
+    pairs = itertools.pairwise([place - first for place in places])
+    if len(text) == len(encoded):
+        return [text[begin:end] for begin, end in pairs]
+    return [encoded[begin:end].decode() for begin, end in pairs]
 
 
 def put_record(segment: Segment, offset: int, record: Record) -> int:

@@ -221,7 +221,10 @@ class Sandbox(Closing):
             sizes = [len(item) for item in items[first : first + most]]
         else:
             sizes = sizes[first : first + most]
-        self._count = max(1, bisect.bisect_right([*itertools.accumulate(sizes)], ROUND))
+        fits = sum(sizes) <= ROUND
+        self._count = (
+            len(sizes) if fits else max(1, bisect.bisect_right([*itertools.accumulate(sizes)], ROUND))
+        )
         end = first + self._count
         sent = put_items(self._items, items[first:end])
         numbers = self._numbers

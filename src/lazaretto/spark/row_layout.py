@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -18,7 +19,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.headers import LONGEST_ID, decode_headers
 from lazaretto.spark.bodies import MISFITS, BodyFormat
 from lazaretto.spark.json_bodies import json_decoder
-from lazaretto.spark.message_items import blobs_of
+from lazaretto.spark.message_items import sent_column
 from lazaretto.spark.new_letters import NULL_BODY, ORIGIN, kept
 from lazaretto.spark.plain_values import plain
 from lazaretto.spark.result_values import rows_of
@@ -108,15 +109,14 @@ class RowLayout:
 
         And what is wrong with those that have a value which Python has not, by their place.
         """
-        timed = set(self._timed) if self.is_plain else ()
         problems: dict[int, str] = {}
         columns: list[Sequence[Any]] = []
-        for at, column in enumerate(frame.columns):
-            if self.is_plain and pa.types.is_binary(column.type) and not column.null_count:
-                columns.append(blobs_of(column))
-                continue
-            plain = column.cast(pa.int64()) if at in timed else column
-            columns.append(values_in(plain, frame.schema.names[at], problems))
+        for name, column in zip(frame.schema.names, frame.columns, strict=True):
+            if self.is_plain:
+                with contextlib.suppress(ValueError, OverflowError):
+                    columns.append(sent_column(column))
+                    continue
+            columns.append(values_in(column, name, problems))
         if not self.is_plain:
             rows: Iterable[Any] = zip(*columns, strict=True) if columns else [()] * frame.num_rows
             columns = [[pickle.dumps(row, pickle.HIGHEST_PROTOCOL) for row in rows]]

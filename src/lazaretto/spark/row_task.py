@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +15,7 @@ from pyspark import TaskContext
 from lazaretto.broker.broker import store_of
 from lazaretto.engine.claims.settle_claims import StagedRow
 from lazaretto.engine.claims.settle_rows import OtherRow, StageRows, waiting_sessions
-from lazaretto.isolation import Columns
+from lazaretto.isolation import Columns, Repeated
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.headers import decode_headers
@@ -27,7 +27,6 @@ from lazaretto.spark.results import Sink, refuses
 from lazaretto.spark.row_layout import RowLayout, RowOrigin
 from lazaretto.spark.row_origins import RowOrigins, origin_texts
 from lazaretto.spark.run_task import run_shard
-from lazaretto.spark.sandbox_handler import BODY, FIELDS
 from lazaretto.spark.shard_task import ShardTask
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
@@ -94,21 +93,17 @@ class _TaskOfRows(ShardTask):
         #: Where rows came from, by key, of the part that is run, if results say so.
         self.places: dict[int, str | None] = {}
 
-    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], Columns, list[str | None]]:
+    def items_of(self, batch: pa.RecordBatch) -> tuple[Sequence[int], Columns, Sequence[str | None]]:
         keys, frame, problems = self.frame_of(batch)
-        size = batch.nbytes // max(1, batch.num_rows)
         columns, damages = self._layout.values_of(frame)
+        count = len(keys)
         if damages:
             problems = [problem or damages.get(at) for at, problem in enumerate(problems)]
-        sessions = self.sessions_of(batch)
-        count = len(keys)
-        in_order = any(session is not None for session in sessions)
-        facts = self.facts_of(batch)
-        items = Columns(
-            [[False] * count, [in_order] * count, problems, facts, *columns],
-            [size] * count,
-        )
-        return keys, items, sessions
+        if problems.count(None) == count:
+            problems = Repeated(None, count)
+        size = batch.nbytes // max(1, count)
+        items = Columns([problems, self.facts_of(batch), *columns], Repeated(size, count))
+        return keys, items, self.sessions_of(batch)
 
     def sessions_of(self, batch: pa.RecordBatch) -> list[str | None]:
         """Return the session of each row."""
@@ -117,7 +112,7 @@ class _TaskOfRows(ShardTask):
 
     def facts_of(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, ...] | None]:
         """Return what a handler's context tells of each row: the fields of a message."""
-        return [None] * batch.num_rows
+        return Repeated(None, batch.num_rows)
 
     def result_of(self, key: int, result: Any) -> Any:
         keeps = self._layout.keeps_origin and type(result) is dict
@@ -132,7 +127,7 @@ class _TaskOfRows(ShardTask):
 class LetterTask(_TaskOfRows):
     """Runs the handler on rows that came back from the queue."""
 
-    def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, list[str | None]]:
+    def frame_of(self, batch: pa.RecordBatch) -> tuple[Sequence[int], pa.RecordBatch, Sequence[str | None]]:
         layout = self._layout
         nothing = pa.RecordBatch.from_arrays(
             [pa.nulls(1, field.type) for field in layout.schema], schema=layout.schema
@@ -164,7 +159,7 @@ class LetterTask(_TaskOfRows):
     def facts_of(self, batch: pa.RecordBatch) -> Sequence[tuple[Any, ...] | None]:
         _, items, _ = message_items(batch, self._base)
         # The body is with the handler as a row.
-        return [(item[FIELDS], b"", *item[BODY + 1 :]) for item in items]
+        return [(key, b"", *others) for _, key, _, *others in items]
 
 
 class RowTask(_TaskOfRows):
@@ -235,9 +230,13 @@ class RowTask(_TaskOfRows):
     def sessions_of(self, batch: pa.RecordBatch) -> list[str | None]:
         return self._layout.sessions_of(batch)
 
-    def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, list[str | None]]:
-        keys = list(range(self.rows + 1, self.rows + batch.num_rows + 1))
+    def frame_of(self, batch: pa.RecordBatch) -> tuple[Sequence[int], pa.RecordBatch, Sequence[str | None]]:
+        keys = range(self.rows + 1, self.rows + batch.num_rows + 1)
         return keys, *self._layout.read(batch.select(self._layout.schema.names))
+
+    def note_completed(self, keys: Iterable[int]) -> None:
+        # Counted only.
+        pass
 
     def number_of(self, key: int) -> int | None:
         # No message of the queue has this result.

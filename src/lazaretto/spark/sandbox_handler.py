@@ -6,16 +6,18 @@ import datetime
 import marshal
 import pickle
 import struct
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from lazaretto.broker.handling.context import Effects, decode_effects, encode_effects
 from lazaretto.errors import InvalidMessage, TransactionError
-from lazaretto.host.handler_calls import SandboxSetup
-from lazaretto.isolation import Columns, FailedResult
+from lazaretto.host.handler_calls import Caller, SandboxSetup
+from lazaretto.isolation import FailedResult, Repeated
 from lazaretto.isolation.columns import JOIN
 from lazaretto.model.failure import failure_of
 from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.observe.traces import API as TRACES
 from lazaretto.observe.traces import within
 from lazaretto.spark.plain_values import UnfitValue, plain
 
@@ -25,10 +27,6 @@ MOST_HELD = 16 * 1024 * 1024
 FIRST = ReceivedMessage(0, b"", "", 0, None, None, None, 1, 0, 0, 0, None, None, None)
 #: What stands for the result of a message that was left for later.
 LATER = b"l"
-#: A message as the sandbox is given it: whether it is the first of its batch, whether messages of the batch
-#: have sessions, what is wrong with its body, and the fields of ReceivedMessage.
-Item = tuple[Any, ...]
-BEGINS, IN_ORDER, PROBLEM_AT, FIELDS, BODY = range(5)
 #: How bytes of pickle begin, and none of marshal: there it would be a value without a type.
 _PICKLE = pickle.PROTO[0]
 #: The format of marshal, and how a list begins there.
@@ -41,59 +39,83 @@ ADVICE = (
 )
 
 
+class Unfit:
+    """An item that its handler is not given. `problem`: what is wrong with its body."""
+
+    __slots__ = ("problem",)
+
+    def __init__(self, problem: str) -> None:
+        self.problem = problem
+
+
 class HandlerSetup(SandboxSetup):
-    """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned."""
+    """Called in a sandbox: returns the function of bytes that runs a handler there, and what it returned.
+
+    Items are messages, or Unfit.
+    """
 
     advice = ADVICE
 
-    def call(self) -> Callable[[Item], tuple[Effects | None, Any]]:
-        """Return the function that runs the handler on a message."""
-        call, given_of = self.caller(), self.reader()
+    def call(self) -> Callable[[Any], tuple[Effects | None, Any]]:
+        """Return the function that runs the handler on an item."""
+        return self._call(self.caller())
 
-        def run(item: Item) -> tuple[Effects | None, Any]:
-            problem = item[PROBLEM_AT]
-            if problem is not None:
-                return Effects(verdict="invalid", failure=failure_of(InvalidMessage(problem))), None
-            given, message = given_of(item)
-            if message is None:
-                effects = call(given, None, FIRST)
-            else:
-                past = Past(0) if message.deliveries > 1 else None
-                with within(message):
-                    effects = call(given, past, message)
+    def _call(self, call: Caller) -> Callable[[Any], tuple[Effects | None, Any]]:
+        read = self.reader()
+
+        def run(item: Any) -> tuple[Effects | None, Any]:
+            if type(item) is Unfit:
+                return _invalid(InvalidMessage(item.problem)), None
+            subject, message = read(item)
+            past = Past(0) if message.deliveries > 1 else None
+            with within(message):
+                effects = call(subject, past, message)
             if effects is not None and effects.statements:
                 raise TransactionError("a handler cannot run its own SQL in a Spark pipeline")
             return effects, call.returned
 
         return run
 
-    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage | None]]:
-        """Return what makes of an item what the handler is given, and the message its context tells of.
+    @property
+    def kind(self) -> type:
+        """Return the type of items that a handler gets as they are."""
+        return ReceivedMessage
 
-        None: of the first attempt at what is no message.
-        """
+    def reader(self) -> Callable[[Any], tuple[Any, ReceivedMessage]]:
+        """Return what makes of an item what the handler is given, and the message its context tells of."""
+        return lambda message: (message, message)
 
-        def read(item: Item) -> tuple[Any, ReceivedMessage | None]:
-            message = ReceivedMessage(*item[FIELDS:])
-            return message, message
+    def joiner(self) -> Callable[[Sequence[Sequence[Any]]], Iterable[Any]]:
+        """Return what makes items of columns: what is wrong with bodies, and fields of ReceivedMessage."""
 
-        return read
+        def join(columns: Sequence[Sequence[Any]]) -> Iterable[Any]:
+            problems, *fields = columns
+            return without_unfit(map(ReceivedMessage, *fields), problems)
 
-    def joiner(self) -> Callable[[Sequence[Sequence[Any]]], Iterable[Item]]:
-        """Return what makes items of columns."""
-        return lambda columns: zip(*columns, strict=True)
+        return join
 
-    def __call__(self) -> Callable[[Item], bytes | None]:
-        run = self.call()
+    def __call__(self) -> Callable[[Any], bytes | None]:
+        call = self.caller()
+        run, join, modules = self._call(call), self.joiner(), sys.modules
+        bare = call.bare
+        kind = None if bare is None else self.kind
         held = 0
 
-        def run_item(item: Item) -> bytes | None:
+        def run_item(item: Any) -> bytes | None:
             nonlocal held
-            if item[BEGINS]:
-                held = 0
-            elif held >= MOST_HELD:
+            if held >= MOST_HELD:
                 return LATER
-            effects, result = run(item)
+            # Nearly all items are of this kind: each call that they are spared counts.
+            if type(item) is kind and TRACES not in modules:
+                effects = None
+                try:
+                    result = bare(item)
+                    if result is not None:
+                        result = call.settled(result)
+                except InvalidMessage as error:
+                    effects, result = _invalid(error), None
+            else:
+                effects, result = run(item)
             if effects is None and result is None:
                 return None
             packed = pack_result(effects, result)
@@ -101,13 +123,25 @@ class HandlerSetup(SandboxSetup):
             # The rest of its session must wait: who goes on is decided outside.
             return packed if effects is None or effects.failure is None else FailedResult(packed)
 
-        setattr(run_item, JOIN, self.joiner())
+        def begin(columns: Sequence[Sequence[Any]]) -> Iterable[Any]:
+            nonlocal held
+            held = 0
+            return join(columns)
+
+        setattr(run_item, JOIN, begin)
         return run_item
 
 
-def as_batch(items: Columns) -> Columns:
-    """Return items as one batch: the first says that it is the first."""
-    return Columns([[True] + [False] * (len(items) - 1), *items.columns[1:]], items.sizes)
+def _invalid(error: InvalidMessage) -> Effects:
+    return Effects(verdict="invalid", failure=failure_of(error))
+
+
+def without_unfit(items: Iterable[Any], problems: Sequence[str | None]) -> Iterable[Any]:
+    """Return items, those with a problem as Unfit."""
+    if type(problems) is Repeated:
+        return items
+    pairs = zip(items, problems, strict=True)
+    return [item if problem is None else Unfit(problem) for item, problem in pairs]
 
 
 def plain_result(result: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -30,11 +30,9 @@ from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import (
-    IN_ORDER,
     LATER,
     MOST_HELD,
     HandlerSetup,
-    as_batch,
     plain_result,
 )
 from lazaretto.spark.task_ends import SIMPLY, ends_of, has_failed, size_of_result, staged_row
@@ -141,11 +139,11 @@ class ShardTask:
             end = start + step
             self._run_chunk(keys[start:end], items[start:end], sessions[start:end])
 
-    def items_of(self, batch: pa.RecordBatch) -> tuple[list[int], Columns, list[str | None]]:
+    def items_of(self, batch: pa.RecordBatch) -> tuple[Sequence[int], Columns, Sequence[str | None]]:
         """Return keys, items for the sandbox and sessions of a batch."""
         return message_items(batch, self._base)
 
-    def frame_of(self, batch: pa.RecordBatch) -> tuple[list[int], pa.RecordBatch, Sequence[str | None]]:
+    def frame_of(self, batch: pa.RecordBatch) -> tuple[Sequence[int], pa.RecordBatch, Sequence[str | None]]:
         """Return keys, what a function of batches is given, and what is wrong with each row of it."""
         names = batch.schema.names
         keys = [self._base + number for number in batch.column("sequence_number").to_pylist()]
@@ -155,6 +153,10 @@ class ShardTask:
             batch.drop_columns([name for name in names if name in CLAIM or name == PROBLEM]),
             problems,
         )
+
+    def note_completed(self, keys: Iterable[int]) -> None:
+        """Keep the keys of messages that were simply completed."""
+        self._completed += keys
 
     def number_of(self, key: int) -> int | None:
         """Return the number under which the result of a message stands."""
@@ -193,7 +195,7 @@ class ShardTask:
                     ends[index] = Ended(Settlement(Outcome.FAILED, failure))
             for key, one in zip(part, ends, strict=True):
                 if one.settlement.outcome is Outcome.COMPLETED:
-                    self._completed.append(key)
+                    self.note_completed([key])
                 else:
                     self._others.append(staged_row(key, one))
             self._look_for_outage(part, [(one, None) for one in ends])
@@ -217,7 +219,7 @@ class ShardTask:
 
     def _without_invalid(
         self, keys: Sequence[int], frame: pa.RecordBatch, problems: Sequence[str | None]
-    ) -> tuple[list[int], pa.RecordBatch]:
+    ) -> tuple[Sequence[int], pa.RecordBatch]:
         """Note the messages whose bodies do not fit; return the others."""
         for key, problem in zip(keys, problems, strict=True):
             if problem is not None:
@@ -229,8 +231,7 @@ class ShardTask:
     def _run_chunk(self, keys: Sequence[int], items: Columns, sessions: Sequence[str | None]) -> None:
         """Run some messages in order; behind one that failed, the rest of its session is left out."""
         begun = time.monotonic()
-        # Of all or none of a batch: then the items say so, too.
-        in_order = bool(items[0][IN_ORDER])
+        in_order = sessions.count(None) < len(sessions)
         while keys:
             if self._failed_sessions:
                 failed = [session in self._failed_sessions for session in sessions]
@@ -265,17 +266,17 @@ class ShardTask:
 
         def is_over(verdicts: list[Verdict]) -> bool:
             nonlocal held
-            others = [at for at, verdict in enumerate(verdicts) if verdict is not DONE]
-            if not others:
+            if verdicts.count(DONE) == len(verdicts):
                 ends.extend([SIMPLY] * len(verdicts))
                 return False
+            others = [at for at, verdict in enumerate(verdicts) if verdict is not DONE]
             # A process that takes over knows nothing of what the one before it held or left for later.
             ran = verdicts[: next((at for at in others if _is_left(verdicts[at])), None)]
             ends.extend(ends_of(ran))
             held += sum(len(result) for at in others if (result := verdicts[at].result) is not None)
             return len(ran) < len(verdicts) or held >= MOST_HELD
 
-        self._sandbox.run(as_batch(items), stop_on_failure=in_order, is_over=is_over)
+        self._sandbox.run(items, stop_on_failure=in_order, is_over=is_over)
         return ends
 
     def _run_inline(self, items: Columns, in_order: bool) -> list[tuple[Ended, Any]]:
@@ -297,10 +298,13 @@ class ShardTask:
     def _keep(
         self, keys: Sequence[int], ends: Sequence[tuple[Ended, Any]], sessions: Sequence[str | None]
     ) -> None:
-        wrong = self._add_results(keys, ends, sessions)
-        others = [at for at, (ended, _) in enumerate(ends) if ended is not COMPLETED or at in wrong]
+        wrong: Mapping[int, Failure] = {}
+        others: list[int] = []
+        if ends.count(SIMPLY) < len(ends):
+            wrong = self._add_results(keys, ends, sessions)
+            others = [at for at, (ended, _) in enumerate(ends) if ended is not COMPLETED or at in wrong]
         if not others and not self._failed_sessions:
-            self._completed += keys
+            self.note_completed(keys)
             if self._window is not None and self._mark is None:
                 self._window.note_completed(keys, time.monotonic())
             return
@@ -309,7 +313,7 @@ class ShardTask:
             simply = [True] * len(ends)
             for at in others:
                 simply[at] = False
-            self._completed += itertools.compress(keys, simply)
+            self.note_completed(itertools.compress(keys, simply))
         for index in range(len(ends)) if in_order else others:
             ended, _ = ends[index]
             key, settlement = keys[index], ended.settlement
@@ -321,7 +325,7 @@ class ShardTask:
                 settlement = Settlement(Outcome.FAILED, wrong[index])
                 ended = Ended(settlement)
             if settlement.outcome is Outcome.COMPLETED and ended.effects is None:
-                self._completed.append(key)
+                self.note_completed([key])
                 continue
             self._others.append(staged_row(key, ended))
             session = sessions[index]

@@ -7,14 +7,12 @@ import datetime
 import functools
 import pickle
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from lazaretto.host.handlers import Handler
+from lazaretto.isolation import Repeated
 from lazaretto.model.messages import ReceivedMessage
-from lazaretto.spark.sandbox_handler import HandlerSetup, Item, moments_in
-
-#: In an item: the fields of the message that a row came back as, and the row.
-FACTS, ROW = 3, 4
+from lazaretto.spark.sandbox_handler import FIRST, HandlerSetup, moments_in, without_unfit
 
 
 class Row(tuple[Any, ...]):
@@ -50,6 +48,13 @@ class Row(tuple[Any, ...]):
         return f"Row({', '.join(f'{name}={value!r}' for name, value in self.asDict().items())})"
 
 
+class Returned(NamedTuple):
+    """A row that came back from the queue, and the message that it is."""
+
+    row: Row
+    message: ReceivedMessage
+
+
 class RowSetup(HandlerSetup):
     """Called in a sandbox: returns the function that runs a handler on rows with these names.
 
@@ -74,20 +79,24 @@ class RowSetup(HandlerSetup):
     def key(self) -> object:
         return super().key, self._names, self._times, self._is_pickled
 
-    def reader(self) -> Callable[[Item], tuple[Any, ReceivedMessage | None]]:
-        def read(item: Item) -> tuple[Any, ReceivedMessage | None]:
-            facts = item[FACTS]
-            return item[ROW], None if facts is None else ReceivedMessage(*facts)
+    @property
+    def kind(self) -> type:
+        return _kind(self._names)
 
-        return read
+    def reader(self) -> Callable[[Any], tuple[Any, ReceivedMessage]]:
+        return lambda item: (item.row, item.message) if type(item) is Returned else (item, FIRST)
 
-    def joiner(self) -> Callable[[Sequence[Sequence[Any]]], Iterable[Item]]:
+    def joiner(self) -> Callable[[Sequence[Sequence[Any]]], Iterable[Any]]:
+        """Return what makes items of columns: what is wrong with rows, which messages they are, and values.
+
+        Items are rows, or Returned, or Unfit.
+        """
         names = self._names
         make = functools.partial(tuple.__new__, _kind(names))
         times = [(at, moments_in(zone)) for at, zone in self._times]
 
-        def join(columns: Sequence[Sequence[Any]]) -> Iterable[Item]:
-            begins, in_order, problems, facts, *values = columns
+        def join(columns: Sequence[Sequence[Any]]) -> Iterable[Any]:
+            problems, facts, *values = columns
             if self._is_pickled:
                 # From our own worker.
                 rows: Iterable[Any] = map(pickle.loads, values[0])
@@ -99,7 +108,12 @@ class RowSetup(HandlerSetup):
                         pairs = zip(problems, beyond, strict=True)
                         problems = [text if is_beyond else problem for problem, is_beyond in pairs]
                 rows = zip(*values, strict=True)
-            return zip(begins, in_order, problems, facts, map(make, rows), strict=True)
+            items: Iterable[Any] = map(make, rows)
+            if type(facts) is not Repeated:
+                items = [
+                    Returned(row, ReceivedMessage(*fields)) for row, fields in zip(items, facts, strict=True)
+                ]
+            return without_unfit(items, problems)
 
         return join
 
@@ -127,6 +141,7 @@ def _moments(
     return [times[one] for one in column], [one in beyond for one in column] if beyond else []
 
 
+@functools.cache
 def _kind(names: tuple[str, ...]) -> type[Row]:
     """Return the class of rows with these names. As in Spark's, a name of a method is the method."""
     # A namedtuple reads its places without a call of Python's.

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
     MakeTracing = Callable[[TracedStore], Tracing]
 
-__all__ = ["MOST_LINKS", "TracedStore", "active", "is_traced", "within"]
+__all__ = ["API", "MOST_LINKS", "TracedStore", "active", "is_traced", "within"]
 
-_API = "opentelemetry.trace"
+#: Nobody traces before this module is imported.
+API = "opentelemetry.trace"
 #: The provider that was set when somebody last asked, and what makes a store's spans with it.
 _known: tuple[Any, MakeTracing | None] = (None, None)
 _nothing = nullcontext()
@@ -28,13 +29,13 @@ _nothing = nullcontext()
 
 def is_traced() -> bool:
     """Return whether this program has set a tracer provider."""
-    api = sys.modules.get(_API)
+    api = sys.modules.get(API)
     return api is not None and getattr(api, "_TRACER_PROVIDER", None) is not None
 
 
 def active(store: TracedStore) -> Tracing | None:
     """Return what makes the spans of a store; None if this program has set no tracer provider."""
-    api = sys.modules.get(_API)
+    api = sys.modules.get(API)
     # By its private name: the public function looks at the environment, which takes longer than a send may.
     return None if api is None or getattr(api, "_TRACER_PROVIDER", None) is None else _tracing(api, store)
 
@@ -55,7 +56,7 @@ def within(message: StoredMessage) -> AbstractContextManager[None]:
 
     So what a handler traces in a process of its own goes on with the trace of the message's sender.
     """
-    if _API not in sys.modules or (context := context_of(message.properties)) is None:
+    if API not in sys.modules or (context := context_of(message.properties)) is None:
         return _nothing
     from lazaretto.observe.traces.spans import current
 

@@ -120,5 +120,10 @@ class Columns(Sequence[tuple[Any, ...]]):
 
     def take(self, places: Sequence[int]) -> Columns:
         """Return the items at some places."""
-        columns = [[column[place] for place in places] for column in self.columns]
+        columns = [
+            Repeated(column.value, len(places))
+            if isinstance(column, Repeated)
+            else [column[place] for place in places]
+            for column in self.columns
+        ]
         return Columns(columns, [self.sizes[place] for place in places])

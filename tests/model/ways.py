@@ -296,8 +296,8 @@ class Ways:
             raise Refused("QueueDisabled")
         found = part.copy()
         part.clear()
-        for one in found:
-            number = entity.next()
+        # Each has its number before the first is forwarded, perhaps to where it comes from.
+        for one, number in [(one, entity.next()) for one in found]:
             back = one.afresh(number, one.number, set_aside=True)
             if entity.forwards:
                 self._enter(entity, _Way(back, one.number, 0, (path, number)))

@@ -1,4 +1,4 @@
-"""Values as JSON shows them, times as people write them, and details of the logs as sentences."""
+"""Values as JSON shows them, and details of the logs as sentences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import enum
 import re
 import uuid
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -50,10 +50,6 @@ MESSAGE_FIELDS = (
     "negative_acknowledgement",
 )
 _AS_IT_IS = frozenset({type(None), bool, int, float, str})
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
-_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_DURATION = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 
 #: What programs take an action back with, or compare; people have no use for it.
 _FOR_PROGRAMS: Final = frozenset({"kind", "origin", "digest", "fingerprints", "parts"})
@@ -193,24 +189,6 @@ def letter_record(letter: DeadLetter) -> dict[str, Any]:
         "moved_to": letter.moved_to,
         "fingerprint": letter.fingerprint,
     }
-
-
-def seconds_of(text: str) -> float | None:
-    """Return a duration such as 30, 30s, 5m, 2h, 1d or 1h30m in seconds, None if it is not one."""
-    word = text.strip().lower()
-    if not _DURATION.fullmatch(word):
-        return None
-    parts = _PART.findall(word)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(word)
-
-
-def iso_time(text: str) -> datetime | None:
-    """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        return None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
 def told_detail(detail: Mapping[str, Any]) -> str:

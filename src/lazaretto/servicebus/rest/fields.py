@@ -13,7 +13,7 @@ from typing import Any, Final
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import Message, ReceivedMessage
-from lazaretto.model.records.plain import iso_time
+from lazaretto.model.records.times import iso_time
 from lazaretto.servicebus.atom.feeds import Refusal
 
 #: The type of a body that has several messages.

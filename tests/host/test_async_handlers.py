@@ -129,6 +129,23 @@ def test_one_that_blocks_the_hosts_own_process_expires_alone(broker: Broker) -> 
     assert dead.sequence_number == numbers[2]
 
 
+def test_one_that_holds_up_a_host_that_ends_closes_its_event_loop_later(broker: Broker) -> None:
+    send(broker, "work", b"block")
+    over, loops = threading.Event(), list[asyncio.AbstractEventLoop]()
+
+    async def block(message: ReceivedMessage) -> None:
+        loops.append(asyncio.get_running_loop())
+        over.wait(PATIENCE)
+
+    host = ServiceHost(broker, Handler("work", block, isolation="inline"))
+    host.start()
+    wait_until(lambda: bool(loops))
+    host.stop(grace=0.0)
+    assert not loops[0].is_closed()
+    over.set()
+    wait_until(loops[0].is_closed)
+
+
 def test_a_killed_host_charges_nobody_where_several_were_at_work(
     broker: Broker, store: Path, isolation: GivenIsolation
 ) -> None:

@@ -164,6 +164,8 @@ class InlineRunner:
         self._since: float | None = None
         self._stopped = threading.Event()
         self._stop_at: float | None = None
+        self._closing = threading.Lock()
+        self._is_at_work = self._is_closed = False
 
     def start(self, handover: Handover) -> None:
         self._handover = handover
@@ -172,10 +174,18 @@ class InlineRunner:
     def collect(self, on_some: OnSome) -> list[Ended]:
         handover, ended = self._handover, self._ended
         assert handover is not None
-        if self._crew is not None:
-            self._run_at_once(self._crew, handover, on_some)
-        else:
-            self._run_in_order(handover)
+        with self._closing:
+            self._is_at_work = True
+        try:
+            if self._crew is not None:
+                self._run_at_once(self._crew, handover, on_some)
+            else:
+                self._run_in_order(handover)
+        finally:
+            with self._closing:
+                self._is_at_work = False
+                if self._is_closed:
+                    self._end_loops()
         return [ended.get(place, RELEASED) for place in range(len(handover.messages))]
 
     def _run_in_order(self, handover: Handover) -> None:
@@ -276,10 +286,16 @@ class InlineRunner:
         return Overdue(handover.lock.token, dict(self._ended), place)
 
     def close(self) -> None:
-        if self._since is None:
-            self._call.close()
-            if self._crew is not None:
-                self._crew.close()
+        """End event loops, or have the thread do it that a handler holds up, once it goes on."""
+        with self._closing:
+            self._is_closed = True
+            if not self._is_at_work:
+                self._end_loops()
+
+    def _end_loops(self) -> None:
+        self._call.close()
+        if self._crew is not None:
+            self._crew.close()
 
 
 def _failed(error: BaseException) -> Ended:

@@ -26,8 +26,9 @@ from lazaretto.tools.signals import ENDING
 from lazaretto.tools.surroundings import children_are_forgotten
 
 CAN_FORK = hasattr(os, "fork") and hasattr(os, "memfd_create") and sys.platform.startswith("linux")
-#: How long a process that is to be killed for its deadline gets to write its stack, in seconds.
-_STACK_WAIT = 0.2
+#: How long a process that is to be killed for its deadline gets to write its stack, in seconds: on a busy
+#: machine it waits for its turn.
+_STACK_WAIT = 1.0
 _LONGEST_STACK = 65_536
 #: How long the template gets to tell of a runner's death, and a fork or a runner to answer, in seconds.
 #: One that was stopped never does.

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 from memory import memory_folder
-from modules_in_turn import ModulesInTurn, sort_long_first
+from modules_in_turn import ModulesInTurn, name_apart, sort_long_first
 from partitioned import partition_all
 from servers import Server, describe, find
 from stock import used_store
@@ -52,6 +52,7 @@ def pytest_runtest_setup() -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes long, lest one process is left with it in the end."""
+    name_apart(items)
     sort_long_first(items)
 
 

@@ -17,6 +17,22 @@ _SPARKS: Final = 2
 _OWN_JAVA: Final = ("test_cluster.py", "test_faults.py", "test_frozen.py", "test_task.py", "test_versions.py")
 
 
+def name_apart(items: list[pytest.Item]) -> None:
+    """Give each test an id of its own: of those that share one, only one would be run.
+
+    Schemathesis gives all operations of an API the id of their test. Raises UsageError for any other two.
+    """
+    ids: set[str] = set()
+    for item in items:
+        if not item.nodeid.endswith(item.name) and item.parent is not None:
+            item._id = item.parent.id.child(item.name)
+        if item.nodeid in ids:
+            raise pytest.UsageError(
+                f"expected each test to have an id of its own, got two of {item.nodeid!r}"
+            )
+        ids.add(item.nodeid)
+
+
 def sort_long_first(items: list[pytest.Item]) -> None:
     """Put the tests of folders first whose tests are long."""
     items.sort(key=lambda item: _rank(item.path.parent.name))

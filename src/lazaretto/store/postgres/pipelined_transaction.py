@@ -341,7 +341,7 @@ class PgTransaction(Transaction):
             return super().delete_held(queue, held)
         # Taken for done: should it fail, so does the commit, and all is done again with looking.
         keys = [key for some in held.values() for key in some]
-        self.sequences.keep_highest(keys, queue.queue_id if queue.partitions == 1 else None)
+        self.sequences.keep_highest(keys, queue)
         if not queue.plain:
             self.queues.count_bytes(keys, -1)
         own: list[tuple[int, int]] = []

@@ -103,12 +103,12 @@ class WholeSequences(SequenceNumbers):
         used = self._used[bisect.bisect_right(self._used, place, key=_FIRST) - 1]
         return used, place - used.first
 
-    def keep_highest(self, keys: Sequence[int], lane: int | None = None) -> None:
+    def keep_highest(self, keys: Sequence[int], queue: QueueRecord | None = None) -> None:
         # In one order in all commits: the rows that are replaced are locked.
-        for each, number in sorted(self._highest(keys, lane).items()):
+        for lane, number in sorted(self._highest(keys, queue).items()):
             # Whoever removes a message of a higher number keeps that one.
-            if number >= self._whole.floors.get(each, 0):
-                self._keep_number(each, number)
+            if number >= self._whole.floors.get(lane, 0):
+                self._keep_number(lane, number)
 
     def _keep_number(self, lane: int, number: int) -> None:
         whole = self._whole

@@ -159,21 +159,21 @@ class SequenceNumbers(Part):
         lane = self._lane_of(key)
         self._set_high_water(lane, main_key(key) - lower_bound(lane))
 
-    def keep_highest(self, keys: Sequence[int], lane: int | None = None) -> None:
+    def keep_highest(self, keys: Sequence[int], queue: QueueRecord | None = None) -> None:
         """Keep a lane's highest sequence number before the last message that shows it goes.
 
-        `lane`: the messages', if all of them are in one, and in one subqueue.
+        `queue`: the messages', if all of them are in one subqueue of it.
         """
         numbers = self._context.memory.last_sequences
-        for each, number in self._highest(keys, lane).items():
-            last = numbers.get(each)
-            if number >= (self._last(each) if last is None else last):
-                self._set_high_water(each, number)
+        for lane, number in self._highest(keys, queue).items():
+            last = numbers.get(lane)
+            if number >= (self._last(lane) if last is None else last):
+                self._set_high_water(lane, number)
 
-    def _highest(self, keys: Sequence[int], lane: int | None) -> dict[int, int]:
-        """Return the highest of some messages' numbers by lane. `lane`: as of `keep_highest`."""
-        if lane is not None:
-            return {lane: main_key(max(keys)) - lower_bound(lane)}
+    def _highest(self, keys: Sequence[int], queue: QueueRecord | None) -> dict[int, int]:
+        """Return the highest of some messages' numbers by lane. `queue`: as of `keep_highest`."""
+        if queue is not None and queue.partitions == 1:
+            return {queue.queue_id: main_key(max(keys)) - lower_bound(queue.queue_id)}
         found: dict[int, int] = {}
         for key in keys if len(keys) == 1 else highest_of_each(keys):
             lane = self._lane_of(key)

@@ -290,7 +290,7 @@ class Transaction(MessageReads):
     def delete_held(self, queue: QueueRecord, held: Mapping[int, Sequence[int]]) -> bool:
         """Remove messages of a subqueue held under locks, by token; return False if any lock is lost."""
         for token, keys in held.items():
-            self.sequences.keep_highest(keys, queue.queue_id if queue.partitions == 1 else None)
+            self.sequences.keep_highest(keys, queue)
             if not queue.plain:
                 self.queues.count_bytes(keys, -1)
             deleted = self._delete_locked(keys, token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +60,11 @@ class Driver:
             self._tokens[taken] = shard.token
         return taken
 
-    def attempt(self, claim: int, handler: Any, deadline: int = 90) -> list[dict[str, Any]]:
+    def attempt(
+        self, claim: int, handler: Any, deadline: int = 90, *, inline: bool = False
+    ) -> list[dict[str, Any]]:
         """Run a task, as one of a claim's attempts; a sandbox is kept for each deadline."""
-        settings = self.settings(handler, deadline)
+        settings = dataclasses.replace(self.settings(handler, deadline), inline=inline)
         token = self._tokens[claim]
         given = {"claim": claim, "epoch": self.consumer.epoch, "shard": token, "queue": "work"}
         batch = pa.RecordBatch.from_pylist([given], schema=SHARDS.append(pa.field("queue", pa.string())))

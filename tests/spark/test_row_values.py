@@ -79,7 +79,7 @@ def test_a_time_that_python_has_not_spoils_its_row_alone_where_times_are_numbers
         None, beyond, "no JSON", beyond, None,
     ]  # fmt: skip
     assert items[0].at == datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-    effects, _ = setup.call()(items[1])
+    effects, _ = setup.call(setup.caller())(items[1])
     assert effects is not None
     assert effects.verdict == "invalid"
 

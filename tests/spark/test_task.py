@@ -46,6 +46,13 @@ from .driver import Driver, seen
 MIB = 1024 * 1024
 LARGE = 50_000_000
 SCHEMA = pa.schema([("text", pa.string())])
+#: In which coroutines have run in this process.
+LOOPS: list[asyncio.AbstractEventLoop] = []
+
+
+async def note_loop(message: Any) -> None:
+    """Note the event loop that this runs in."""
+    LOOPS.append(asyncio.get_running_loop())
 
 
 def batch_of(bodies: list[bytes], sessions: int = 0) -> pa.RecordBatch:
@@ -245,10 +252,20 @@ def test_a_coroutine_says_that_a_message_is_invalid(tmp_path: Path, isolation: s
         return {"text": "good"}
 
     task, _ = task_of(refuse, tmp_path, inline=isolation == "inline")
-    task.run(batch_of([b"1", b"2", b"3"]))
-    staged = task.finish()
+    with contextlib.closing(task):
+        task.run(batch_of([b"1", b"2", b"3"]))
+        staged = task.finish()
     assert [(row.key, row.outcome) for row in staged.others] == [(2, "invalid")]
     assert staged.completed_keys() == [1, 3]
+
+
+def test_a_task_ends_the_event_loop_of_its_coroutines(broker: Broker, url: str, tmp_path: Path) -> None:
+    driver = Driver(broker, url, tmp_path)
+    broker.sender("work").send(Message(b"1"))
+    claim = driver.take()
+    assert claim is not None
+    driver.attempt(claim, note_loop, inline=True)
+    assert [loop.is_closed() for loop in LOOPS] == [True]
 
 
 def test_a_batch_is_taken_in_parts_of_bounded_bytes() -> None:

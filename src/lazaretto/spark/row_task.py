@@ -77,6 +77,9 @@ def run_rows(
         assert task is not None
         # Not raised: Spark would only try the task again.
         task.end_as_outage(outage)
+    finally:
+        if task is not None:
+            task.close()
     if task is not None:
         told.append({"stage": task.stage, "rows": task.rows, "results": task.written})
     if told:

@@ -33,8 +33,8 @@ def run_task(
     batches = itertools.chain([first], batches)
     if "body" in first.schema.names:
         (settings,) = settings_of.values()
-        with broker_at(settings.options.url()) as broker:
-            told = _run_messages(settings, store_of(broker), batches)
+        with broker_at(settings.options.url()) as broker, contextlib.ExitStack() as opened:
+            told = _run_messages(settings, store_of(broker), batches, opened)
     else:
         told = []
         for row in (row for batch in batches for row in batch.to_pylist()):
@@ -105,7 +105,7 @@ def run_shard(
                 consumer.stage(task.stage, staged)
             return task.report()
     # Arrow's driver must not meet another SQLite in this process: the broker is closed meanwhile.
-    with _noting_error(settings, epoch, shard.token), contextlib.closing(batches):
+    with _noting_error(settings, epoch, shard.token), contextlib.closing(batches), contextlib.closing(task):
         staged = task.work(batches)
     if staged is not None:
         with broker_at(url) as broker:
@@ -114,9 +114,9 @@ def run_shard(
 
 
 def _run_messages(
-    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch]
+    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch], opened: contextlib.ExitStack
 ) -> list[dict[str, Any]]:
-    """Run messages that come through Spark; return what the sink is told."""
+    """Run messages that come through Spark; return what the sink is told. `opened`: closes their tasks."""
     tasks: dict[int, ShardTask] = {}
     ended: list[dict[str, Any]] = []
     try:
@@ -129,7 +129,8 @@ def _run_messages(
                 if shard not in tasks:
                     consumer = _consumer(settings, store, epoch)
                     consumer.begin(shard)
-                    tasks[shard] = _task(settings, consumer, claim, shard, careful)
+                    task = _task(settings, consumer, claim, shard, careful)
+                    tasks[shard] = opened.enter_context(contextlib.closing(task))
                 with _noting_error(settings, epoch, shard):
                     tasks[shard].run(part)
         for shard, task in tasks.items():

@@ -56,11 +56,8 @@ class HandlerSetup(SandboxSetup):
 
     advice = ADVICE
 
-    def call(self) -> Callable[[Any], tuple[Effects | None, Any]]:
+    def call(self, call: Caller) -> Callable[[Any], tuple[Effects | None, Any]]:
         """Return the function that runs the handler on an item."""
-        return self._call(self.caller())
-
-    def _call(self, call: Caller) -> Callable[[Any], tuple[Effects | None, Any]]:
         read = self.reader()
 
         def run(item: Any) -> tuple[Effects | None, Any]:
@@ -96,7 +93,7 @@ class HandlerSetup(SandboxSetup):
 
     def __call__(self) -> Callable[[Any], bytes | None]:
         call = self.caller()
-        run, join, modules = self._call(call), self.joiner(), sys.modules
+        run, join, modules = self.call(call), self.joiner(), sys.modules
         bare = call.bare
         kind = None if bare is None else self.kind
         held = 0

@@ -70,9 +70,10 @@ Mark = Callable[[int | None], None]
 
 
 class ShardTask:
-    """Runs one shard's messages, as they come in batches. `base`: the key that their numbers are added to.
+    """Runs one shard's messages, as they come in batches, until it is closed.
 
-    `mark`: told of each message before it is begun, which makes it one at a time; None: not careful.
+    `base`: the key that their numbers are added to. `mark`: told of each message before it is begun, which
+    makes it one at a time; None: not careful.
     """
 
     def __init__(
@@ -85,9 +86,10 @@ class ShardTask:
         self._shard = shard
         self.stage = uuid.uuid4().hex
         self._base = base
-        self._inline = self._sandbox = None
+        self._inline = self._sandbox = self._caller = None
         if settings.inline and mark is None and isinstance(settings.setup, HandlerSetup):
-            self._inline, self._join = settings.setup.call(), settings.setup.joiner()
+            self._caller = settings.setup.caller()
+            self._inline, self._join = settings.setup.call(self._caller), settings.setup.joiner()
         else:
             self._sandbox = settings.sandbox()
         self._completed: list[int] = []
@@ -101,6 +103,11 @@ class ShardTask:
         self.rows = 0
         self._began = time.time_ns() if settings.traced else None
         self._origins: list[str] = []
+
+    def close(self) -> None:
+        """End what runs the handler in this process."""
+        if self._caller is not None:
+            self._caller.close()
 
     def run(self, batch: pa.RecordBatch) -> None:
         """Run a batch of messages."""

@@ -73,7 +73,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         one.stop()
 
 
-@pytest.mark.skipif("LAZARETTO_SOAK" not in os.environ, reason="its process ends beside it: LAZARETTO_SOAK=1")
 def test_a_query_that_is_stopped_charges_nothing_and_goes_on(
     server: str, broker: Broker, url: str, folder: Path
 ) -> None:

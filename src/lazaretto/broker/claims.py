@@ -21,6 +21,7 @@ from lazaretto.engine.claims.end_claims import (
     NoteFailure,
     RemoveCompleted,
     keeping_claims,
+    open_claims,
     summary_of,
 )
 from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, NoteCancellation, StartShard
@@ -274,6 +275,16 @@ class ClaimConsumer:
         def find(tx: Transaction) -> int:
             record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
             return 0 if record is None else record.epoch
+
+        return self._store.read(find)
+
+    def is_at_work(self) -> bool:
+        """Return whether a task of the driver is noted as at work, and nobody has noted how it ended."""
+
+        def find(tx: Transaction) -> bool:
+            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
+            claims = [] if record is None else open_claims(tx, record)
+            return any(shard.task is not None for claim in claims for shard in tx.claims.shards(claim.token))
 
         return self._store.read(find)
 

@@ -16,7 +16,8 @@ from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.spark.arrow_schemas import arrow_schema
-from lazaretto.spark.connected import refuse_definitions
+from lazaretto.spark.connected import is_remote, refuse_definitions
+from lazaretto.spark.query_driver import BatchSink
 from lazaretto.spark.results import Sink
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions
@@ -95,10 +96,10 @@ class PipelineOptions:
             breaker=self.breaker,
         )
 
-    def start(
-        self, frame: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: str
-    ) -> StreamingQuery:
+    def start(self, frame: DataFrame, sink: BatchSink, checkpoint: str) -> StreamingQuery:
         """Start the query whose micro-batches a sink gets."""
+        if is_remote(frame):
+            sink.driver.await_former()
         writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
         if self.name is not None:
             writer = writer.queryName(self.name)

@@ -73,7 +73,7 @@ class QuarantineSink:
         self._options, self._sinks, self._layout, self._carried = options, sinks, layout, carried
         self._path = EntityPath.parse(options.queue)
         self._rows_consumer = rows_consumer(options.consumer)
-        self._driver = QueryDriver({options.queue: options})
+        self.driver = QueryDriver({options.queue: options})
         self._checkpoint = checkpoint
         self._query: str | None = None
 
@@ -102,7 +102,7 @@ class QuarantineSink:
             batch = _in_order(batch, self._layout, self._options.shards)
             reports = batch.mapInArrow(run, from_arrow_schema(TOLD))
             # A table is run before the query that reads what came back.
-            told = collected(reports) if batch_id is None else self._driver.collect(reports)
+            told = collected(reports) if batch_id is None else self.driver.collect(reports)
             self._settle(batch, told, writer, batch_id, number)
         self._publish()
         return begun.number

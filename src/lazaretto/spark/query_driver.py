@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from types import FrameType
+from typing import Protocol
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
@@ -21,6 +23,9 @@ from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_errors import died_task, task_error
 
 _INTERRUPTED = "java.lang.InterruptedException"
+#: How long a driver that was stopped may take to note it, and how often one looks, in seconds.
+_LONGEST_END = 10.0
+_LOOK = 0.05
 
 
 class StoppedMeanwhile(Exception):
@@ -46,20 +51,36 @@ def collected(reports: DataFrame) -> list[Row]:
 
 @contextlib.contextmanager
 def _stopped_by_signal() -> Iterator[None]:
-    """Raise StoppedMeanwhile at SIGTERM: so a server of Spark Connect ends the process that this runs in."""
+    """Raise StoppedMeanwhile at the signals by which a server of Spark Connect ends this process, but once.
+
+    Spark's daemon sends the process that settles one signal after the other.
+    """
     if threading.current_thread() is not threading.main_thread():
         # Only the main thread hears of signals.
         yield
         return
 
+    signals = (signal.SIGTERM, signal.SIGHUP)
+
     def stop(number: int, frame: FrameType | None) -> None:
+        for one in signals:
+            signal.signal(one, signal.SIG_IGN)
         raise StoppedMeanwhile
 
-    former = signal.signal(signal.SIGTERM, stop)
+    former = {one: signal.signal(one, stop) for one in signals}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, former)
+        for one, handler in former.items():
+            signal.signal(one, handler)
+
+
+class BatchSink(Protocol):
+    """What gets the micro-batches of a query, in the driver."""
+
+    driver: QueryDriver
+
+    def __call__(self, batch: DataFrame, batch_id: int, /) -> None: ...
 
 
 class QueryDriver:
@@ -75,10 +96,13 @@ class QueryDriver:
 
         Where one task fails, or the query is stopped, Spark ends the others in the middle of a message.
         """
+        with _stopped_by_signal() if is_remote(reports) else contextlib.nullcontext():
+            return self._collect(reports)
+
+    def _collect(self, reports: DataFrame) -> list[Row]:
         self._know_epochs()
         try:
-            with _stopped_by_signal() if is_remote(reports) else contextlib.nullcontext():
-                return collected(reports)
+            return collected(reports)
         except StoppedMeanwhile:
             self._note_cancellation(None)
             raise
@@ -87,6 +111,18 @@ class QueryDriver:
             if died is not None or task_error(error) is not None:
                 self._note_cancellation(died)
             raise
+
+    def await_former(self) -> None:
+        """Wait until the driver before this one has noted how its tasks ended, unless it died.
+
+        Over Spark Connect, a query is stopped a moment before the process that settles for it knows.
+        """
+        end = time.monotonic() + _LONGEST_END
+        for options in self._options.values():
+            with broker_at(options.url()) as broker:
+                consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
+                while consumer.is_at_work() and time.monotonic() < end:
+                    time.sleep(_LOOK)
 
     @contextlib.contextmanager
     def consumer(self, queue: str) -> Iterator[ClaimConsumer]:

@@ -55,7 +55,7 @@ class SettlingSink:
         self._windows = {} if breaker is None else {queue: BreakerWindow(breaker) for queue in sinks}
         self._charged = 0
         self._brought: set[str] = set()
-        self._driver = QueryDriver({queue: options for queue, (options, _) in sinks.items()})
+        self.driver = QueryDriver({queue: options for queue, (options, _) in sinks.items()})
         #: What of each queue removes completed messages while the next micro-batch is at work.
         self._removing: dict[str, threading.Thread] = {}
 
@@ -81,7 +81,7 @@ class SettlingSink:
         """
         while True:
             try:
-                return self._driver.collect(reports)
+                return self.driver.collect(reports)
             except (Py4JJavaError, PySparkException) as error:
                 # Each time a claim leaves the micro-batch, so that this ends.
                 if not self._charge(error):
@@ -100,7 +100,7 @@ class SettlingSink:
         if not ended.is_of_value or (ended.queue is None and len(self._sinks) > 1):
             # Nobody is to blame, or nobody knows of which queue the message is.
             return False
-        with self._driver.consumer(queue) as consumer:
+        with self.driver.consumer(queue) as consumer:
             rows = consumer.charge(ended.failure, ended.claim)
         if rows == 1:
             self._look_for_outage(queue, ended.failure)
@@ -122,7 +122,7 @@ class SettlingSink:
         """Keep what the tasks ended with: a message that kills them alone is told of it."""
         for queue in self._sinks:
             if ended.queue in (None, queue):
-                with _left_to_timers(queue), self._driver.consumer(queue) as consumer:
+                with _left_to_timers(queue), self.driver.consumer(queue) as consumer:
                     consumer.note_failure(ended.failure)
 
     def _settle(self, queue: str, options: SparkOptions, results: Sink | None, shards: Sequence[Row]) -> None:

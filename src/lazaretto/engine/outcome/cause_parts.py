@@ -27,6 +27,10 @@ _LONGEST_NOTE: Final = 4096
 _replace = msgspec.structs.replace
 
 
+def _touch_causes(cls: type[Command], path: str, detail: Detail) -> list[Touch]:
+    return [Touch((path, "causes"))]
+
+
 class MergeCauses(OfPath[int], frozen=True, kw_only=True):
     """Make several causes one; it stays one.
 
@@ -59,9 +63,7 @@ class MergeCauses(OfPath[int], frozen=True, kw_only=True):
         audit(tx, actor, self.action, path, **details)
         return first
 
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "causes"))]
+    touches = classmethod(_touch_causes)
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
@@ -122,9 +124,7 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
         )
         return merged.number
 
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "causes"))]
+    touches = classmethod(_touch_causes)
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
@@ -163,9 +163,7 @@ class SplitCause(OfCause[int], frozen=True, kw_only=True):
         )  # fmt: skip
         return number
 
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "causes"))]
+    touches = classmethod(_touch_causes)
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:

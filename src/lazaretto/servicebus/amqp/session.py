@@ -150,23 +150,21 @@ class Session:
         if self.state is SessionState.END_SENT:
             return
         try:
-            self._receive(body, payload)
+            if isinstance(body, Transfer):
+                self._transferred(body, payload)
+            elif isinstance(body, Disposition):
+                self._disposed(body)
+            elif isinstance(body, Flow):
+                self._flowed(body)
+            elif isinstance(body, Attach):
+                self._attached(body)
+            elif isinstance(body, Detach):
+                self._detached(body)
+            else:
+                kind = type(body).__name__
+                raise AmqpError(NOT_ALLOWED, f"expected a performative of a session, got {kind}")
         except SessionError as error:
             self.end(error.condition, str(error))
-
-    def _receive(self, body: Composite, payload: bytes) -> None:
-        if isinstance(body, Transfer):
-            self._transferred(body, payload)
-        elif isinstance(body, Disposition):
-            self._disposed(body)
-        elif isinstance(body, Flow):
-            self._flowed(body)
-        elif isinstance(body, Attach):
-            self._attached(body)
-        elif isinstance(body, Detach):
-            self._detached(body)
-        else:
-            raise AmqpError(NOT_ALLOWED, f"expected a performative of a session, got {type(body).__name__}")
 
     # Links.
 
@@ -184,7 +182,7 @@ class Session:
         """Attach a link to the peer."""
         link = Link(self, name, sends=sends)
         link.snd_settle_mode, link.rcv_settle_mode = snd_settle_mode, rcv_settle_mode
-        self._send_attach(link, source, target, properties)
+        self._carrier.send(self.channel, link.attach(self._handles.give(link), source, target, properties))
         return link
 
     def accept(
@@ -196,10 +194,7 @@ class Session:
         max_message_size: int = 0,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Answer the peer's attach, by default with its own source and target.
-
-        Does nothing if the peer has detached meanwhile.
-        """
+        """Answer the peer's attach, by default with its own source and target, unless it has detached."""
         if not self._awaits_answer(link):
             return
         link.max_message_size = max_message_size
@@ -209,10 +204,7 @@ class Session:
     def refuse(
         self, link: Link, condition: str, description: str, info: Mapping[str, Any] | None = None
     ) -> None:
-        """Answer the peer's attach with nothing to attach to, and detach with the reason.
-
-        Does nothing if the peer has detached meanwhile.
-        """
+        """Answer the peer's attach with nothing, and detach with the reason, unless it has detached."""
         if not self._awaits_answer(link):
             return
         self._answer_attach(
@@ -232,19 +224,11 @@ class Session:
     ) -> None:
         """Answer the peer's attach. A peer that leaves no handle for it has its session ended."""
         try:
-            self._send_attach(link, source, target, properties)
+            self._carrier.send(
+                self.channel, link.attach(self._handles.give(link), source, target, properties)
+            )
         except SessionError as error:
             self.end(error.condition, str(error))
-
-    def _send_attach(
-        self,
-        link: Link,
-        source: Source | None,
-        target: Target | Coordinator | None,
-        properties: Mapping[str, Any] | None,
-    ) -> None:
-        attach = link.attach(self._handles.give(link), source, target, properties)
-        self._carrier.send(self.channel, attach)
 
     def _attached(self, attach: Attach) -> None:
         self._handles.check(attach.handle)

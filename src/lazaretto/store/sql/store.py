@@ -175,11 +175,12 @@ class Store(ABC):
         try:
             try:
                 # Within, because a signal may raise an exception as soon as the transaction is open.
-                if not self._commit_together(group, durable):
+                self._begin(durable)
+                if not self._run_together(group):
                     self._start_over()
                     self._begin(durable)
                     self._run_apart(group)
-                    self._save()
+                self._save()
             except BaseException:
                 self._start_over()
                 raise
@@ -201,14 +202,6 @@ class Store(ABC):
         if done.woken or done.comes_due is not None:
             self._tell(done.woken, done.comes_due)
 
-    def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
-        """Run all operations and commit; return False if one failed and left something half done."""
-        self._begin(durable)
-        if not self._run_together(group):
-            return False
-        self._save()
-        return True
-
     def _start_over(self) -> None:
         """Undo all that was done and not committed."""
         self._tx.undone()
@@ -222,9 +215,10 @@ class Store(ABC):
     def _run_together(self, group: list[Ticket]) -> bool:
         """Run all operations; return False if one failed and left something half done."""
         connection, tx = self._connection, self._tx
+        for ticket in group:
+            ticket.error = ticket.later = None
         if len(group) == 1:
             ticket = group[0]
-            ticket.error = ticket.later = None
             # Alone, a failure undoes everything, and there is nobody to run again.
             if self._starts:
                 ticket.later = ticket.operation.start(tx)
@@ -233,8 +227,6 @@ class Store(ABC):
             if tx.context.counted or self._rates.due:
                 self._save_counts(tx)
             return True
-        for ticket in group:
-            ticket.error = ticket.later = None
         for kind, some in in_order(group):
             together = self._starts and len(some) > 1
             try:

@@ -65,14 +65,14 @@ def __getattr__(name: str) -> Any:
     # All public names are loaded with the first one: the command asks for none of them.
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module("lazaretto.api"), name, globals())
-    if found is globals():
+    value = getattr(import_module("lazaretto.api"), name, globals())
+    if value is globals():
         if name in _ELSEWHERE:
             # An AttributeError's text is lost to whoever imports a name.
             raise ImportError(f"{name!r} is in {_ELSEWHERE[name]}: from {_ELSEWHERE[name]} import {name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -101,10 +101,10 @@ class Visits:
     async def client_advice(self, path: str) -> Trouble | None:
         """Return the options that would have spared a queue what clients' failures cost it, if any."""
         parsed = EntityPath.parse(path)
-        found: Trouble | None = await self._driver.call(
+        trouble: Trouble | None = await self._driver.call(
             self._store.read, lambda tx: read_client_advice(tx, parsed)
         )
-        return found
+        return trouble
 
     async def consumers(self) -> list[ClaimPipeline]:
         """Return all consumers of claims."""

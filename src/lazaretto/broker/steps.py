@@ -102,11 +102,11 @@ def outcome_of(step: Do) -> Steps[Any]:
     return return_or_raise((yield step))
 
 
-def return_or_raise(found: T | Exception) -> T:
+def return_or_raise(answer: T | Exception) -> T:
     """Return an operation's result, or raise it if it is an error."""
-    if isinstance(found, Exception):
-        raise found
-    return found
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def place_of(tx: Transaction, path: EntityPath) -> int | None:

@@ -192,26 +192,26 @@ def _opened(file: Path | None) -> Iterator[BinaryIO]:
         raise
 
 
-def print_preview(found: RepairPreview) -> None:
+def print_preview(preview: RepairPreview) -> None:
     """Print what would become of the letters."""
-    of = "" if found.looked_at == found.letters else f" (of {found.looked_at} looked at)"
+    of = "" if preview.looked_at == preview.letters else f" (of {preview.looked_at} looked at)"
     output.line(f"what would happen now{of}")
-    edits = found.changed + found.unchanged and (found.changed or found.examples)
+    edits = preview.changed + preview.unchanged and (preview.changed or preview.examples)
     output.fields(
         [
-            ("stops at once", found.stops),
-            ("sent to", found.to),
-            ("bytes", output.shown_bytes(found.bytes)),
-            ("sessions", found.sessions or None),
-            ("return to their places", found.held_places or None),
-            ("have a recently sent ID", found.duplicates or None),
-            ("changed", found.changed if edits else None),
-            ("left as they are", found.unchanged if edits else None),
-            *((f"skipped, {why}", number_) for why, number_ in found.skipped.items()),
+            ("stops at once", preview.stops),
+            ("sent to", preview.to),
+            ("bytes", output.shown_bytes(preview.bytes)),
+            ("sessions", preview.sessions or None),
+            ("return to their places", preview.held_places or None),
+            ("have a recently sent ID", preview.duplicates or None),
+            ("changed", preview.changed if edits else None),
+            ("left as they are", preview.unchanged if edits else None),
+            *((f"skipped, {why}", number_) for why, number_ in preview.skipped.items()),
         ],
         "  ",
     )
-    for example in found.examples:
+    for example in preview.examples:
         output.line(f"  message {example.sequence_number}")
         for line in example.difference:
             output.line(f"    {line}")

@@ -194,10 +194,10 @@ def read_sample(given: object) -> int | None:
     return given if isinstance(given, int) else None
 
 
-def say_tried(call: Call, found: DryRun) -> None:
+def say_tried(call: Call, run: DryRun) -> None:
     """Print what would happen. Raises Exit if a letter would fail, or would not be sent."""
-    call.print(found, lambda: _print(found))
-    if found.failed or found.refused:
+    call.print(run, lambda: _print(run))
+    if run.failed or run.refused:
         raise typer.Exit(Exit.FAILED)
 
 

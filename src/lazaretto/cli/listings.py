@@ -29,7 +29,7 @@ class Listing(Call):
 
     def print_all(
         self,
-        found: Iterable[Any],
+        rows: Iterable[Any],
         columns: Sequence[str],
         row: Callable[[Any], Sequence[object]],
         empty: str,
@@ -42,16 +42,16 @@ class Listing(Call):
         if chosen is not None and self.wants_objects:
             raise usage("--columns goes with tables and --csv; JSON has every field")
         if self.csv:
-            _print_csv(chosen or columns, _picked(map(row, found), columns, chosen))
+            _print_csv(chosen or columns, _picked(map(row, rows), columns, chosen))
         elif self.json:
-            output.json_array(found)
+            output.json_array(rows)
         elif self.jsonl:
-            for one in found:
+            for one in rows:
                 output.json_line(one)
         elif chosen is not None:
-            output.table(chosen, _picked(map(row, found), columns, chosen), empty)
+            output.table(chosen, _picked(map(row, rows), columns, chosen), empty)
         else:
-            output.table(columns, map(row, found), empty, spare=spare, shortened=shortened)
+            output.table(columns, map(row, rows), empty, spare=spare, shortened=shortened)
 
 
 def _listing(context: typer.Context, given: dict[str, Any]) -> Listing:

@@ -328,8 +328,8 @@ def list_(
         )  # fmt: skip
 
     with call.broker() as broker:
-        found = broker.repairs(queue, limit=100 if limit is None else limit)
-    call.print_all(found, _COLUMNS, row, "no repairs", spare=("by", "undone", "skipped"))
+        records = broker.repairs(queue, limit=100 if limit is None else limit)
+    call.print_all(records, _COLUMNS, row, "no repairs", spare=("by", "undone", "skipped"))
 
 
 @repairs.command("run")

@@ -85,9 +85,9 @@ EqualOptions = Annotated[
 def list_(call: ListingOptions, topic: TopicArgument, name: SubscriptionArgument) -> None:
     """List the rules of a subscription."""
     with call.broker() as broker:
-        found = broker.subscription(topic, name).rules
+        records = broker.subscription(topic, name).rules
     columns, empty = ("rule", "filter, and action"), "no rules: it receives nothing"
-    call.print_all(found, columns, lambda rule: (rule.name, describe_rule(rule)), empty)
+    call.print_all(records, columns, lambda rule: (rule.name, describe_rule(rule)), empty)
 
 
 @rules.command("add")

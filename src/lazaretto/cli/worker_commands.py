@@ -112,10 +112,10 @@ def list_workers(
     told of a process, besides those that were handed to it as a service host.
     """
     with call.broker() as broker:
-        found = broker.workers()
+        records = broker.workers()
     if queue is not None:
-        found = [one for one in found if queue in _queues(one)]
-    call.print_all(found, _WORKER_COLUMNS, _worker_row, "no workers", spare=("worker", "seen", "machine"))
+        records = [one for one in records if queue in _queues(one)]
+    call.print_all(records, _WORKER_COLUMNS, _worker_row, "no workers", spare=("worker", "seen", "machine"))
 
 
 def _claim_row(claim: Claim) -> tuple[object, ...]:
@@ -194,9 +194,9 @@ def list_sessions(
     """
     with call.broker() as broker:
         names = [h.session_id for h in broker.held_sessions(queue)] if held else broker.sessions(queue)
-        found = (broker.session(queue, name) for name in names)
+        records = (broker.session(queue, name) for name in names)
         empty = "no held sessions" if held else "no sessions"
-        call.print_all(found, _SESSION_COLUMNS, _session_row, empty, spare=("mode",))
+        call.print_all(records, _SESSION_COLUMNS, _session_row, empty, spare=("mode",))
 
 
 @sessions.command("show")

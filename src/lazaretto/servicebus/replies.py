@@ -146,8 +146,8 @@ def _filter_of(given: Mapping[Any, Any]) -> Filter:
     if not isinstance(correlation, Mapping):
         raise AmqpError(DECODE_ERROR, "expected a rule to have a sql-filter or a correlation-filter")
     fields: dict[str, Any] = {ours: correlation.get(theirs) for theirs, ours in _FIELDS.items()}
-    found: Any = correlation.get("properties")
-    properties: Mapping[Any, Any] = found if isinstance(found, Mapping) else {}
+    texts: Any = correlation.get("properties")
+    properties: Mapping[Any, Any] = texts if isinstance(texts, Mapping) else {}
     written = {
         str(name): f"{_KINDS[type(value)]} {value}"
         for name, value in properties.items()

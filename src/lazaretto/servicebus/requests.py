@@ -203,11 +203,13 @@ async def _cancel(request: Request) -> Answer:
 
 async def _receive_deferred(request: Request) -> Answer:
     receiver = await request.locking()
-    found = await receiver.receive_deferred([read_number(one) for one in request.numbers("sequence-numbers")])
+    deferred = await receiver.receive_deferred(
+        [read_number(one) for one in request.numbers("sequence-numbers")]
+    )
     deletes = request.body.get("receiver-settle-mode") == 0
     if deletes:
-        await receiver.complete(found)
-    messages = [_handed_over(one, deletes) for one in found]
+        await receiver.complete(deferred)
+    messages = [_handed_over(one, deletes) for one in deferred]
     return Answer(200, "OK", {"messages": messages})
 
 
@@ -374,10 +376,10 @@ _ALONE: Final = frozenset({
 async def answer(request: Request) -> Answer:
     """Do what a request asks for. Raises LazarettoError."""
     name = request.properties.get("operation")
-    found = _OPERATIONS.get(str(name))
-    if found is None:
+    answerer = _OPERATIONS.get(str(name))
+    if answerer is None:
         raise AmqpError(NOT_IMPLEMENTED, f"expected a known operation, got {name!r}")
-    right, operation = found
+    right, operation = answerer
     if request.work is not None:
         if name in _ALONE:
             raise AmqpError(NOT_ALLOWED, f"expected {name} outside of a transaction: it cannot be undone")

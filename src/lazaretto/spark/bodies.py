@@ -228,15 +228,15 @@ def extras_of(options: SparkOptions, schema: StructType, known: Collection[str])
     mine = [field for field in mine if field.name in ours or field.name in properties]
     if not mine:
         return None
-    found = arrow_schema(StructType(mine))
-    for field in found:
+    fields = arrow_schema(StructType(mine))
+    for field in fields:
         if field.name in properties and field.type != properties[field.name]:
             raise InvalidOption(f"the column {field.name!r} has another type than the option properties says")
-    if PROBLEM in found.names and VALUE not in found.names:
+    if PROBLEM in fields.names and VALUE not in fields.names:
         raise InvalidOption(f"the column {PROBLEM!r} needs the column {VALUE!r}, which has the schema")
-    if VALUE in found.names and not pa.types.is_struct(found.field(VALUE).type):
-        raise InvalidOption(f"expected the column {VALUE!r} to be a struct, got {found.field(VALUE).type}")
-    return make_extras(options, found)
+    if VALUE in fields.names and not pa.types.is_struct(fields.field(VALUE).type):
+        raise InvalidOption(f"expected the column {VALUE!r} to be a struct, got {fields.field(VALUE).type}")
+    return make_extras(options, fields)
 
 
 def make_extras(options: SparkOptions, columns: pa.Schema) -> Extras:
@@ -371,17 +371,17 @@ def _has_times(kind: pa.DataType) -> bool:
     return pa.types.is_timestamp(kind) or any(map(_has_times, inner))
 
 
-def is_beyond(found: pa.Array) -> bool:
+def is_beyond(column: pa.Array) -> bool:
     """Return whether times are outside the years that Python has."""
-    kind = found.type
+    kind = column.type
     if pa.types.is_timestamp(kind):
-        ends = pc.min_max(found.cast(pa.int64())).as_py()
+        ends = pc.min_max(column.cast(pa.int64())).as_py()
         return ends["min"] is not None and (ends["min"] < _FIRST or ends["max"] > LAST_MOMENT)
     if pa.types.is_struct(kind):
-        return any(is_beyond(found.field(place)) for place in range(kind.num_fields))
+        return any(is_beyond(column.field(place)) for place in range(kind.num_fields))
     if pa.types.is_map(kind):
-        return is_beyond(found.items)
-    return pa.types.is_list(kind) and is_beyond(found.flatten())
+        return is_beyond(column.items)
+    return pa.types.is_list(kind) and is_beyond(column.flatten())
 
 
 def _misfit(value: Any, kind: pa.DataType, path: str) -> str | None:

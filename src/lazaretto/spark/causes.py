@@ -160,8 +160,8 @@ class _OnSpark(Asked):
             self._decode,
             max(1, min(_ROWS, _BYTES // self._longest)),
         )
-        for found in counted_tallies(run_on(self._spark, task, self._ranges)):
-            for tally, counted in zip(distinct.values(), found, strict=True):
+        for part in counted_tallies(run_on(self._spark, task, self._ranges)):
+            for tally, counted in zip(distinct.values(), part, strict=True):
                 tally.merge(counted)
 
     def seen(self, message: Message | StoredMessage, worker: str | None = None) -> MessageView:

@@ -68,9 +68,9 @@ class _TableFiles(abc.ABC):
 
     def copied(self, **changes: Any) -> Self:
         """Return a copy with some attributes changed."""
-        found = type(self).__new__(type(self))
-        found.__dict__.update(self.__dict__, **changes)
-        return found
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__, **changes)
+        return copy
 
     @property
     def name(self) -> str:

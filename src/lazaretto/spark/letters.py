@@ -200,11 +200,11 @@ def run_on(spark: Any, task: Task, ranges: Sequence[tuple[int, int]]) -> list[by
     return [bytes(row.found) for row in frame.collect()]
 
 
-def counted_letters(found: Iterable[bytes]) -> list[Part]:
+def counted_letters(answers: Iterable[bytes]) -> list[Part]:
     """Return what tasks that count letters returned."""
-    return [part for one in found for part in msgspec.msgpack.decode(one, type=list[Part])]
+    return [part for one in answers for part in msgspec.msgpack.decode(one, type=list[Part])]
 
 
-def counted_tallies(found: Iterable[bytes]) -> list[list[Counted]]:
+def counted_tallies(answers: Iterable[bytes]) -> list[list[Counted]]:
     """Return what tasks that check letters returned."""
-    return [msgspec.msgpack.decode(one, type=list[Counted]) for one in found]
+    return [msgspec.msgpack.decode(one, type=list[Counted]) for one in answers]

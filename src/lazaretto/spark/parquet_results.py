@@ -40,8 +40,8 @@ def absolute_root(root: str) -> str:
 def file_system_of(root: str) -> tuple[pyarrow.fs.FileSystem, str]:
     """Return the file system of a path or URI, and the path there."""
     if "://" in root:
-        found: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(root)
-        return found
+        pair: tuple[pyarrow.fs.FileSystem, str] = pyarrow.fs.FileSystem.from_uri(root)
+        return pair
     return pyarrow.fs.LocalFileSystem(), root
 
 

@@ -160,5 +160,5 @@ def encoded_schema(schema: StructType | str | None, own: Sequence[str]) -> bytes
         if name in taken:
             raise InvalidOption(f"the schema of results has the column {name!r} twice")
         taken.add(name)
-    found: bytes = arrow_schema(fields).serialize().to_pybytes()
-    return found
+    encoded: bytes = arrow_schema(fields).serialize().to_pybytes()
+    return encoded

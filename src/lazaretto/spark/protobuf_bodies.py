@@ -104,15 +104,15 @@ def _value(message: Any) -> Any:
 
 
 def _field_value(message: Any, field: Any) -> Any:
-    found = getattr(message, field.name)
+    content = getattr(message, field.name)
     if _is_map(field):
         value = field.message_type.fields_by_name["value"]
-        return [(key, _one(found[key], value)) for key in found]
+        return [(key, _one(content[key], value)) for key in content]
     if field.is_repeated:
-        return [_one(one, field) for one in found]
+        return [_one(one, field) for one in content]
     if field.has_presence and not message.HasField(field.name):
         return None
-    return _one(found, field)
+    return _one(content, field)
 
 
 def _one(value: Any, field: Any) -> Any:

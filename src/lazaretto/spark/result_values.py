@@ -53,10 +53,10 @@ def cast_column(column: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     """Return a column of Arrow's as one of another type. Raises ValueError, with the path."""
     old = column.type
     if old == kind:
-        found = column
+        cast = column
     elif _widens(old, kind):
         try:
-            found = column.cast(kind)
+            cast = column.cast(kind)
         except pa.ArrowException as error:
             raise ValueError(f"{error} - at `{path}`") from None
     else:
@@ -66,9 +66,9 @@ def cast_column(column: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
             # A time that Python does not have.
             raise ValueError(f"{error} - at `{path}`") from None
         return column_of(values, kind, path)
-    if is_beyond(found):
+    if is_beyond(cast):
         raise ValueError(f"a time before the year 1 or after 9999 - at `{path}`")
-    return found
+    return cast
 
 
 def _widens(old: pa.DataType, kind: pa.DataType) -> bool:
@@ -150,14 +150,14 @@ def _fit_map(value: Any, kind: pa.MapType, path: str) -> list[tuple[Any, Any]]:
         pairs = [(key, one) for key, one in value]
     else:
         raise ValueError(f"expected a dict, got {_named(value)} - at `{path}`")
-    found = [
+    entries = [
         (_fit(key, kind.key_type, f"{path}{{}}"), _fit(one, kind.item_type, f"{path}.{key}"))
         for key, one in pairs
     ]
-    keys = [repr(key) for key, _ in found]
-    if any(key is None for key, _ in found) or len(set(keys)) < len(keys):
+    keys = [repr(key) for key, _ in entries]
+    if any(key is None for key, _ in entries) or len(set(keys)) < len(keys):
         raise ValueError(f"a key that is null, or there twice - at `{path}`")
-    return found
+    return entries
 
 
 def _refuse_unknown(row: Mapping[Any, Any], names: Sequence[str], path: str) -> None:

@@ -250,16 +250,16 @@ class Results:
         self._keep(numbers, array)
         return wrong
 
-    def add_batch(self, numbers: Sequence[int | None], found: pa.RecordBatch) -> dict[int, Failure]:
+    def add_batch(self, numbers: Sequence[int | None], batch: pa.RecordBatch) -> dict[int, Failure]:
         """Add the results of messages, one row each; return the failures of those that do not fit."""
         wrong: dict[int, Failure] = {}
         try:
-            fitted = self._cast(found)
+            fitted = self._cast(batch)
         except _MISFITS:
             parts = []
             for index in range(len(numbers)):
                 try:
-                    parts.append(self._cast(found.slice(index, 1)))
+                    parts.append(self._cast(batch.slice(index, 1)))
                 except _MISFITS as error:
                     wrong[index] = _failure("the function's result", error)
             numbers = [number for index, number in enumerate(numbers) if index not in wrong]

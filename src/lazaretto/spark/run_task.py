@@ -89,11 +89,13 @@ def run_shard(
     with broker_at(url) as broker:
         consumer = _consumer(settings, store_of(broker), epoch)
         careful = consumer.start(token, "a task")
-        found = next((pair for pair in consumer.shards(claim - 1, claim) if pair[1].token == token), None)
-        if careful is None or found is None:
+        claim_and_shard = next(
+            (pair for pair in consumer.shards(claim - 1, claim) if pair[1].token == token), None
+        )
+        if careful is None or claim_and_shard is None:
             # The claim has ended: there is nothing to do.
             return {"claim": claim, "epoch": epoch}
-        record, shard = found
+        record, shard = claim_and_shard
         task = _task(settings, consumer, claim, shard.token, careful, make)
         batches = read_shard(url, shard, list(MESSAGE), rows_at_once(record))
         if settings.extras is not None:

@@ -134,9 +134,9 @@ class ShardTask:
     def _note_origins(self, batch: pa.RecordBatch) -> None:
         """Note the trace contexts of messages, up to as many as a span may link to."""
         for headers in batch.column("headers").slice(0, MOST_LINKS - len(self._origins)).to_pylist():
-            found = None if headers is None else context_of(decode_headers(headers).properties)
-            if found is not None:
-                self._origins.append(properties_of(found)[TRACEPARENT])
+            context = None if headers is None else context_of(decode_headers(headers).properties)
+            if context is not None:
+                self._origins.append(properties_of(context)[TRACEPARENT])
 
     def _run_messages(self, batch: pa.RecordBatch) -> None:
         keys, items, sessions = self.items_of(batch)
@@ -216,13 +216,13 @@ class ShardTask:
         """Keep a function's results; return the failures of the messages whose results do not fit."""
         assert self._results is not None
         try:
-            found = decode(encoded)
+            results = decode(encoded)
         except Exception as error:
             # The function damaged its process.
             failure = failure_of(error)
             assert failure is not None
             return dict.fromkeys(range(len(numbers)), failure)
-        return self._results.add_batch(numbers, self.results_of(keys, found))
+        return self._results.add_batch(numbers, self.results_of(keys, results))
 
     def _without_invalid(
         self, keys: Sequence[int], frame: pa.RecordBatch, problems: Sequence[str | None]

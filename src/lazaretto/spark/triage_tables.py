@@ -47,8 +47,8 @@ def write_tables(
 def _rows(answers: Sequence[Explanation], parts: Mapping[int, Part]) -> dict[str, list[dict[str, Any]]]:
     rows: dict[str, list[dict[str, Any]]] = {name: [] for name in _TABLES}
     for place, answer in enumerate(answers, 1):
-        found = [parts[number] for number in answer.causes or (0,) if number in parts]
-        (whole,) = merge([_of(part) for part in found], _SAMPLE).values()
+        mine = [parts[number] for number in answer.causes or (0,) if number in parts]
+        (whole,) = merge([_of(part) for part in mine], _SAMPLE).values()
         rows["causes"].append({
             "cause": place, "reason": _text(answer.reason), "error_type": _text(answer.error_type),
             "text": _text(answer.text), "letters": answer.letters, "unexplained": answer.unexplained,

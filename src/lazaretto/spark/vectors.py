@@ -55,11 +55,11 @@ class VectorSetup:
         return run
 
 
-def encode(found: pa.RecordBatch | pa.Table) -> bytes:
+def encode(results: pa.RecordBatch | pa.Table) -> bytes:
     """Return a batch as bytes."""
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, found.schema) as writer:
-        writer.write(found)
+    with pa.ipc.new_stream(sink, results.schema) as writer:
+        writer.write(results)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

@@ -44,10 +44,10 @@ def _is_own(owner: Any, name: str) -> bool:
 
 def attribute(module: Any, module_name: str, name: str) -> Any:
     """Return what a dotted name means in a module. Raises HandlerError."""
-    found = module
+    value = module
     for part in name.split("."):
-        if not hasattr(found, part):
-            names = [known for known in dir(found) if not known.startswith("_") and _is_own(found, known)]
+        if not hasattr(value, part):
+            names = [known for known in dir(value) if not known.startswith("_") and _is_own(value, known)]
             raise HandlerError(f"{module_name!r} has no {name!r}{suggestion(part, names)}")
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value

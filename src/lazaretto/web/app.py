@@ -223,14 +223,14 @@ async def _answered(request: Request, route: Route, call: Call, door: AccessDoor
         call.broker = seen_by(call.broker, call.identity)
         # Before anything else is read: an answer may be newer than its tag, never older.
         tag = await door.tag(request, call.identity) if route.method == "GET" and not route.streams else None
-        found = not_modified(tag, request) or await bounded(
+        answer = not_modified(tag, request) or await bounded(
             call,
             lambda: answer_of(route, call),
             searches=route.searches,
             # Whoever watches the server has to see why.
             always=route.path.startswith("/metrics"),
         )
-        response = found if isinstance(found, Response) else _as_json(found, route, tag)
+        response = answer if isinstance(answer, Response) else _as_json(answer, route, tag)
     except LazarettoError as error:
         response = problem_of(without_unseen(error, call.identity.sees), base_of(request))
     response.raw_headers.append((b"x-request-id", number.encode()))

@@ -170,10 +170,10 @@ def read_client_advice(tx: Transaction, path: EntityPath) -> Trouble | None:
 
 
 def _client_failures(tx: Transaction) -> dict[int, ClientFailures]:
-    found = tx.overview.client_failures(tx.now - CLIENTS_WINDOW * MICROSECONDS)
+    failures = tx.overview.client_failures(tx.now - CLIENTS_WINDOW * MICROSECONDS)
     return {
         queue_id: ClientFailures(messages, expired, to_datetime(since))
-        for queue_id, (messages, expired, since) in found.items()
+        for queue_id, (messages, expired, since) in failures.items()
     }
 
 

@@ -35,11 +35,11 @@ def destination_attributes(path: EntityPath) -> Attributes:
     return {"messaging.destination.name": topic, "messaging.destination.subscription.name": name}
 
 
-def messages_of(found: Any) -> Sequence[ReceivedMessage]:
+def messages_of(batch: Any) -> Sequence[ReceivedMessage]:
     """Return the messages of what a receive found."""
-    if isinstance(found, GroupHandover):
-        return [message for message, _ in found.messages]
-    return found.messages if isinstance(found, Handover) else found or ()
+    if isinstance(batch, GroupHandover):
+        return [message for message, _ in batch.messages]
+    return batch.messages if isinstance(batch, Handover) else batch or ()
 
 
 def new_attributes(message: NewMessage) -> Attributes:

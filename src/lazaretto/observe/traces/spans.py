@@ -59,10 +59,10 @@ _VERBS = {
 }
 
 
-def span_context(found: TraceContext) -> SpanContext:
+def span_context(context: TraceContext) -> SpanContext:
     """Return the context of a span."""
-    state = TraceState.from_header([found.state]) if found.state else TraceState()
-    return SpanContext(found.trace_id, found.span_id, True, TraceFlags(found.flags), state)
+    state = TraceState.from_header([context.state]) if context.state else TraceState()
+    return SpanContext(context.trace_id, context.span_id, True, TraceFlags(context.flags), state)
 
 
 def context_of_stored(message: StoredMessage) -> SpanContext | None:

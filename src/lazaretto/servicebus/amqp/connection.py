@@ -401,10 +401,10 @@ class Connection:
             session.take_begin(channel, begin)
             session.send_begin()
         else:
-            found = self.sessions.get(begin.remote_channel)
-            if found is None:
+            known_session = self.sessions.get(begin.remote_channel)
+            if known_session is None:
                 raise AmqpError(FRAMING_ERROR, f"expected the channel of a begin, got {begin.remote_channel}")
-            session = found
+            session = known_session
             session.take_begin(channel, begin)
         self._ended.discard(channel)
         self._remote[channel] = session

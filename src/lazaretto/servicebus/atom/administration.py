@@ -45,24 +45,24 @@ _COUNTS: Final = "http://schemas.microsoft.com/netservices/2011/06/servicebus"
 _QUEUE, _TOPIC, _SUBSCRIPTION = "QueueDescription", "TopicDescription", "SubscriptionDescription"
 
 
-def entry_of_queue(found: QueueDescription, base: str, rules: Sequence[SigningRule]) -> Entry:
+def entry_of_queue(queue: QueueDescription, base: str, rules: Sequence[SigningRule]) -> Entry:
     """Return a queue as an entry. `base`: the server's address, without a path."""
-    parts = [*_of_queue(_QUEUE, found, base), atom_rules.described_rules(rules)]
+    parts = [*_of_queue(_QUEUE, queue, base), atom_rules.described_rules(rules)]
     parts.append(element("IsAnonymousAccessible", "false"))
     content = description(_QUEUE, parts)
-    return Entry(f"{base}/{found.path}", found.path, content, found.created, found.updated)
+    return Entry(f"{base}/{queue.path}", queue.path, content, queue.created, queue.updated)
 
 
 def entry_of_topic(
-    found: TopicDescription, base: str, rules: Sequence[SigningRule], filters: tuple[int, int] | None = None
+    topic: TopicDescription, base: str, rules: Sequence[SigningRule], filters: tuple[int, int] | None = None
 ) -> Entry:
     """Return a topic as an entry. `filters`: how many of SQL, and how many of correlation, it has."""
-    parts = [element(name, text) for name, text in told(_TOPIC, found.options, base)]
-    parts += _common(found)
+    parts = [element(name, text) for name, text in told(_TOPIC, topic.options, base)]
+    parts += _common(topic)
     parts += [
-        element("SizeInBytes", str(found.size or 0)),
-        _details(MessageCounts(scheduled=found.scheduled)),
-        element("SubscriptionCount", str(found.subscriptions)),
+        element("SizeInBytes", str(topic.size or 0)),
+        _details(MessageCounts(scheduled=topic.scheduled)),
+        element("SubscriptionCount", str(topic.subscriptions)),
         *(
             element(name, str(number))
             for name, number in zip(("SqlFilterCount", "CorrelationFilterCount"), filters or (), strict=False)
@@ -71,14 +71,14 @@ def entry_of_topic(
         element("IsAnonymousAccessible", "false"),
     ]
     content = description(_TOPIC, parts)
-    return Entry(f"{base}/{found.path}", found.path, content, found.created, found.updated)
+    return Entry(f"{base}/{topic.path}", topic.path, content, topic.created, topic.updated)
 
 
-def entry_of_subscription(found: SubscriptionDescription, base: str) -> Entry:
+def entry_of_subscription(subscription: SubscriptionDescription, base: str) -> Entry:
     """Return a subscription as an entry."""
-    content = description(_SUBSCRIPTION, _of_queue(_SUBSCRIPTION, found.queue, base))
-    address = f"{base}/{found.topic}/Subscriptions/{found.name}"
-    return Entry(address, found.name, content, found.queue.created, found.queue.updated)
+    content = description(_SUBSCRIPTION, _of_queue(_SUBSCRIPTION, subscription.queue, base))
+    address = f"{base}/{subscription.topic}/Subscriptions/{subscription.name}"
+    return Entry(address, subscription.name, content, subscription.queue.created, subscription.queue.updated)
 
 
 def _of_queue(kind: str, description: QueueDescription, base: str) -> Iterator[str]:

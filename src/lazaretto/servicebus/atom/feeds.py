@@ -134,9 +134,9 @@ def description(kind: str, parts: Iterable[str]) -> str:
     return f'<{kind} xmlns="{SERVICE_BUS}" xmlns:i="{INSTANCE}">{"".join(parts)}</{kind}>'
 
 
-def entry(found: Entry) -> str:
+def entry(one: Entry) -> str:
     """Return an entry in XML."""
-    return f'<entry xmlns="{_ATOM}">{_inner(found)}</entry>'
+    return f'<entry xmlns="{_ATOM}">{_inner(one)}</entry>'
 
 
 def _inner(entry: Entry) -> str:

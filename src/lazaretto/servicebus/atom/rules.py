@@ -195,15 +195,15 @@ def _written(value: Any) -> tuple[str, str, str]:
             return "string", str(value), _SCHEMA
 
 
-def rules_of(found: Element | None, before: Sequence[SigningRule] = ()) -> list[SigningRule] | None:
+def rules_of(element: Element | None, before: Sequence[SigningRule] = ()) -> list[SigningRule] | None:
     """Return the rules in an element; None: there is no element. Raises Refusal, InvalidOption.
 
     A rule without keys keeps those that it has, or is given new ones.
     """
-    if found is None:
+    if element is None:
         return None
     by_name = {rule.name: rule for rule in before}
-    rules = [_rule(one, by_name) for one in found]
+    rules = [_rule(one, by_name) for one in element]
     check_signing_rules(rules)
     return rules
 

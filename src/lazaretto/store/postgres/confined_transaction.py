@@ -195,7 +195,7 @@ class ConfinedTransaction(PgTransaction):
     def anything_due(self) -> bool:
         # Whoever looks for timers finds those of other queues.
         values = {**self.context.by_now(), "queue_id": self._queue_id}
-        (found,) = self.context.run("anything_due_in", values).fetchone()
-        if found:
+        (is_due,) = self.context.run("anything_due_in", values).fetchone()
+        if is_due:
             raise Unforeseen
         return False

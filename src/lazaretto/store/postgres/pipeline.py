@@ -51,8 +51,8 @@ _ENCODERS: dict[type, _Encoder] = {
 def _encoder_of(given: type) -> _Encoder:
     """Return the encoder for another type. Members of an enumeration, for example, are sent as text."""
     kind = next((each for each in given.__mro__ if each in _ENCODERS), int)
-    found = _ENCODERS[given] = _ENCODERS[kind]
-    return found
+    encoder = _ENCODERS[given] = _ENCODERS[kind]
+    return encoder
 
 
 class Sent:

@@ -37,13 +37,13 @@ class PgDialogTables(DialogTables):
         sent = list(itertools.islice(asked, 1))
 
         def look() -> NextGroup | None:
-            found = next(
+            group = next(
                 (rows for rows in (one.fetchall() for one in itertools.chain(sent, asked)) if rows), None
             )
-            if found is None:
+            if group is None:
                 return None
-            found_by, *stream = found[0][:_FIRST_OF_MESSAGE]
-            messages = (row[_FIRST_OF_MESSAGE:] for row in found if row[_FIRST_OF_MESSAGE] is not None)
+            found_by, *stream = group[0][:_FIRST_OF_MESSAGE]
+            messages = (row[_FIRST_OF_MESSAGE:] for row in group if row[_FIRST_OF_MESSAGE] is not None)
             return NextGroup(found_by, OpenStream(*stream), in_order(messages))
 
         return look

@@ -228,8 +228,8 @@ class PgTransaction(Transaction):
         taken = self._take(lane, share.most, [token] * share.most, until, timers=timers, lease=lease)
 
         def leased() -> Leased | Again:
-            found = self._answer(taken, token, nowhere_else, timers)
-            return found if isinstance(found, Again) else Leased(found, lease.past)
+            answer = self._answer(taken, token, nowhere_else, timers)
+            return answer if isinstance(answer, Again) else Leased(answer, lease.past)
 
         return leased
 
@@ -241,13 +241,13 @@ class PgTransaction(Transaction):
         timers: bool,
     ) -> list[ReceivedMessage] | Again:
         """Return the messages taken under a token, or how to continue. `timers`: they were looked for."""
-        found = taken(token)
-        if found is None:
+        messages = taken(token)
+        if messages is None:
             return AGAIN
-        if not found and not timers:
+        if not messages and not timers:
             self._mark.look_next()
             return ELSEWHERE
-        return found if found or nowhere_else else ELSEWHERE
+        return messages if messages or nowhere_else else ELSEWHERE
 
     def _take(
         self,
@@ -306,35 +306,35 @@ class PgTransaction(Transaction):
                 memory.unclear.discard(first)
             if look and timers:
                 self._mark.nothing_due(times["since"], times["now"])
-            found: dict[int, list[ReceivedMessage]] = {}
+            by_place: dict[int, list[ReceivedMessage]] = {}
             if first_key is None:
                 self.partitions.note_taken(lane, (), limit)
-                return found
+                return by_place
             # What follows the commit knows by it that the process is registered.
             self.context.registers = True
             for row in sorted(rows, key=_KEY):
                 fresh, token, message = row[2], row[3], ReceivedMessage(*row[4:_PAST])
                 if message.deliveries > 1 and lease is not None:
                     lease.past[message.key] = Past(*row[_PAST:])
-                found.setdefault(token, []).append(message)
+                by_place.setdefault(token, []).append(message)
                 if fresh and (head is None or message.key <= head):
                     self.context.cursors[lane] = max(message.key, self.context.cursors.get(lane, 0))
             # A lease may be on less than there is.
             most = limit if lease is None else 1
-            self.partitions.note_taken(lane, [m for some in found.values() for m in some], most)
-            return found
+            self.partitions.note_taken(lane, [m for some in by_place.values() for m in some], most)
+            return by_place
 
         def taken_by(token: int) -> list[ReceivedMessage] | None:
             if not answer:
                 answer.append(taken())
-            found = answer[0]
-            return None if found is None else found.get(token, [])
+            rows = answer[0]
+            return None if rows is None else rows.get(token, [])
 
         return taken_by
 
     def next_due(self) -> int | None:
-        found = super().next_due()
-        return self.context.now + AHEAD if found is None else found
+        due = super().next_due()
+        return self.context.now + AHEAD if due is None else due
 
     def delete_held(self, queue: QueueRecord, held: Mapping[int, Sequence[int]]) -> bool:
         if not self._connection.sends_ahead:
@@ -372,7 +372,7 @@ class PgTransaction(Transaction):
 
     def anything_due(self) -> bool:
         times = self.context.by_now()
-        (found,) = self._ask("anything_due", times).fetchone()
-        if not found:
+        (is_due,) = self._ask("anything_due", times).fetchone()
+        if not is_due:
             self._mark.nothing_due(times["since"], self.context.now)
-        return bool(found)
+        return bool(is_due)

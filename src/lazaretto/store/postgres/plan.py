@@ -86,12 +86,12 @@ class Planned:
         """Return the keys of the messages in its parameters."""
         if self.about is not None:
             return set(self.about)
-        found: set[int] = set()
+        keys: set[int] = set()
         for place in self.nature.keys:
             value = self.parameters[place]
             if not isinstance(value, str):
-                found.update(value if isinstance(value, list) else (value,))
-        return found
+                keys.update(value if isinstance(value, list) else (value,))
+        return keys
 
     @property
     def keyed(self) -> bool:

@@ -164,8 +164,8 @@ class PostgresStore(WriterCommits):
     def _take_slot(self) -> int:
         # The connection holds it as long as it lives.
         values = (SLOTS, lock_of(self._number, 0, SLOT))
-        found = self._connection.execute(self.dialect.text("take_slot"), values).fetchone()
-        return super()._take_slot() if found is None else int(found[0])
+        row = self._connection.execute(self.dialect.text("take_slot"), values).fetchone()
+        return super()._take_slot() if row is None else int(row[0])
 
     # -- reading --------------------------------------------------------------------------------
 
@@ -175,9 +175,9 @@ class PostgresStore(WriterCommits):
             with self._lent(_begin_reading) as (connection, _), _until(connection, deadline):
                 tx = self._transaction(connection, Memory(), reads=True)
                 tx.begin(self.clock.now())
-                found = query(tx)
+                answer = query(tx)
                 connection.script("COMMIT")
-            return found
+            return answer
 
     def _mark_of_commits(self) -> str | None:
         query = self.dialect.text("select_snapshot")

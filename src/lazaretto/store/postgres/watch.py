@@ -72,8 +72,8 @@ class WatchedConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Generator[Any, Any, T], *args: Any, **options: Any) -> T:
         """Run a generator that waits for the server."""
-        found: T = super().wait(cast(Any, self._watched(gen)), *args, **options)
-        return found
+        answer: T = super().wait(cast(Any, self._watched(gen)), *args, **options)
+        return answer
 
     def _watched(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
         watch = self.watch

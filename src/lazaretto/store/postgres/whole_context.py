@@ -148,13 +148,13 @@ class WholeContext(PgContext):
 
     def _touched(self) -> set[int]:
         """Return the lanes of the messages in the statements; if a statement names none, all lanes in use."""
-        found: set[int] = set()
+        touched: set[int] = set()
         for planned in self.plan.statements:
             queues, lanes = planned.queues(), set(map(self.lane_of, planned.keys()))
             if not queues and not lanes and not planned.nature.reads:
                 queues = self.asked
-            found |= lanes.union(lane for queue_id in queues for lane in self._lanes_of(queue_id))
-        return found
+            touched |= lanes.union(lane for queue_id in queues for lane in self._lanes_of(queue_id))
+        return touched
 
     def lane_of(self, key: int) -> int:
         """Return the lane of a message. Raises Unforeseen if its queue is gone."""
@@ -250,9 +250,9 @@ class WholeContext(PgContext):
             statement = self._statements["select_ranged"]
             ranged = connection.send(statement.sql, statement.pick({"queues": queues}))
         connection.settle()
-        found = ranged.fetchall() if ranged is not None else []
-        claimed = {queue for queue, by_claim in found if by_claim}
-        locked = {queue for queue, by_claim in found if not by_claim}
+        ranged_rows = ranged.fetchall() if ranged is not None else []
+        claimed = {queue for queue, by_claim in ranged_rows if by_claim}
+        locked = {queue for queue, by_claim in ranged_rows if not by_claim}
         if locked & claimed or (queues and claimed):
             # What reads those may have to write a part of them first. If no queue is named, timers are looked
             # for, which nothing has that a claim locks by a range.

@@ -35,13 +35,13 @@ class WholeDialogs(PgDialogTables):
         """Read ends of dialogs, all in one round trip."""
         asked: list[tuple[str, Planned]] = []
         for handle in handles:
-            found = self._whole.run("select_conversation", {"handle": handle})
-            assert isinstance(found, Planned)
+            rows = self._whole.run("select_conversation", {"handle": handle})
+            assert isinstance(rows, Planned)
             # What this commit changes of others does not matter.
-            found.unaffected = handle not in self._changed
-            asked.append((handle, found))
-        for handle, found in asked:
-            row = found.fetchone()
+            rows.unaffected = handle not in self._changed
+            asked.append((handle, rows))
+        for handle, rows in asked:
+            row = rows.fetchone()
             self._whole.memory.conversations[handle] = conversation_of(row) if row else None
 
     def count_sent(self, handle: str) -> ConversationRecord | None:

@@ -35,9 +35,9 @@ class WholeTopics(TopicTables):
         self._numbers = sequences
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
-        found = self._whole.settings.subscriptions(topic_id)
+        subscriptions = self._whole.settings.subscriptions(topic_id)
         self._whole.asked_topics.add(topic_id)
-        return found
+        return subscriptions
 
     def insert_routed(
         self, queues: Sequence[QueueRecord], routed_messages: Sequence[RoutedMessage]

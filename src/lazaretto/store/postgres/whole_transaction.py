@@ -127,11 +127,11 @@ class WholeHistory(HistoryTables):
             return self.errors[key]
         if key in self._latest:
             return self._latest[key]
-        found = self._whole.run("select_last_error", (key,))
-        assert isinstance(found, Planned)
+        rows = self._whole.run("select_last_error", (key,))
+        assert isinstance(rows, Planned)
         # What this commit adds has no error.
-        found.unaffected = key in self.errors
-        row = found.fetchone()
+        rows.unaffected = key in self.errors
+        row = rows.fetchone()
         return ErrorRecord(*row) if row else None
 
     def insert_events(self, kind: str, events: Sequence[NewEvent]) -> None:
@@ -288,8 +288,8 @@ class WholeTransaction(PgTransaction):
                 self._remember(queue, lane, behind)
 
         def keys() -> list[int]:
-            found = {place: key for places, some in sent for place, key in zip(places, some(), strict=True)}
-            return [found[place] for place in range(len(messages))]
+            keys_at = {place: key for places, some in sent for place, key in zip(places, some(), strict=True)}
+            return [keys_at[place] for place in range(len(messages))]
 
         return sent[0][1] if len(sent) == 1 else keys
 

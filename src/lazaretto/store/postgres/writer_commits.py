@@ -52,10 +52,10 @@ class WriterCommits(SideCommits):
         attempts = _ATTEMPTS
         try:
             while left and attempts:
-                found, again = self._commit_whole(left, durable)
+                answer, again = self._commit_whole(left, durable)
                 # What could not be planned beside others may be without them.
-                attempts = (_ATTEMPTS if len(found) < len(left) else attempts - 1) if again else 0
-                left = found
+                attempts = (_ATTEMPTS if len(answer) < len(left) else attempts - 1) if again else 0
+                left = answer
             if left:
                 super()._commit(list(left))
         except Exception as error:

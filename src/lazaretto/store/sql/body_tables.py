@@ -33,8 +33,8 @@ class BodyTables(Part):
 
     def find(self, body_id: int) -> bytes | None:
         """Return a separately stored body, or None."""
-        found = self._context.run("select_body_by_id", (body_id,)).fetchone()
-        return None if found is None else bytes(found[0])
+        row = self._context.run("select_body_by_id", (body_id,)).fetchone()
+        return None if row is None else bytes(row[0])
 
     def add_uses(self, uses: Mapping[int, int]) -> None:
         """Add to the number of further messages that share each body, by its id."""

@@ -77,8 +77,8 @@ class ClaimTables(MessagePart):
 
     def shards(self, claim_token: int) -> list[ShardRecord]:
         """Return the shards of a claim, in order."""
-        found = [_shard(row) for row in self._context.run("select_shards", (claim_token,))]
-        return self._with_ranges(found, claim_token, claim_token + MOST_SHARDS)
+        shards = [_shard(row) for row in self._context.run("select_shards", (claim_token,))]
+        return self._with_ranges(shards, claim_token, claim_token + MOST_SHARDS)
 
     def shard(self, token: int) -> ShardRecord | None:
         """Return one shard."""
@@ -229,8 +229,8 @@ class ClaimTables(MessagePart):
         """Return the messages that a shard still holds, in order."""
         keys: list[int] = []
         for part in _parts(shard):
-            found = self._context.run("select_shard_keys", {**part, "limit": limit - len(keys)})
-            keys += [key for (key,) in found]
+            rows = self._context.run("select_shard_keys", {**part, "limit": limit - len(keys)})
+            keys += [key for (key,) in rows]
             if len(keys) == limit:
                 break
         return keys

@@ -30,15 +30,15 @@ def conversation_of(row: Sequence[Any]) -> ConversationRecord:
 
 def in_order(rows: Iterable[Sequence[Any]]) -> list[ReceivedMessage]:
     """Return the messages of a stream that go together: those before a suspect."""
-    found: list[ReceivedMessage] = []
+    messages: list[ReceivedMessage] = []
     for *fields, state in rows:
         message = ReceivedMessage(*fields)
         if state == SUSPECT:
             # It keeps its place: what is before it goes first, what is behind it waits, it goes alone.
             message.alone = True
-            return found or [message]
-        found.append(message)
-    return found
+            return messages or [message]
+        messages.append(message)
+    return messages
 
 
 class DialogTables(Part):
@@ -48,8 +48,8 @@ class DialogTables(Part):
         """Return all definitions."""
         if self._context.memory.definitions is None:
             rows = self._context.run("select_definitions")
-            found = [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in rows]
-            self._context.memory.definitions = Definitions(tuple(found))
+            definitions = [msgspec.json.decode(body, type=KINDS[kind]) for kind, body in rows]
+            self._context.memory.definitions = Definitions(tuple(definitions))
         return self._context.memory.definitions
 
     def save_definition(self, definition: Definition) -> None:
@@ -179,8 +179,8 @@ class DialogTables(Part):
                 row = self._context.run("next_stream", values).fetchone()
                 if row:
                     found_by, _, group_id, *_ = row
-                    found = self.open_messages(queue_id, group_id, None, token, limit)
-                    return None if found is None else NextGroup(found_by, *found)
+                    messages = self.open_messages(queue_id, group_id, None, token, limit)
+                    return None if messages is None else NextGroup(found_by, *messages)
             return None
 
         return look

@@ -64,11 +64,11 @@ class ListingTables(Part):
             "subqueue": criteria.subqueue,
         }
         name = "select_like_down" if down else "select_like_up"
-        found: list[DeadLetterRecord] = []
+        letters: list[DeadLetterRecord] = []
         for fingerprint in criteria.fingerprints or ():
-            found += self._read(name, {**values, "fingerprint": fingerprint})
+            letters += self._read(name, {**values, "fingerprint": fingerprint})
         pick = heapq.nlargest if down else heapq.nsmallest
-        return pick(limit, found, key=lambda record: record.key)
+        return pick(limit, letters, key=lambda record: record.key)
 
     def ends_by_number(self, criteria: DeadLetterCriteria) -> tuple[int, int] | None:
         """Return the keys of the first and the last waiting dead letter of a subqueue."""

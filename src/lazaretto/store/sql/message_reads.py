@@ -83,10 +83,10 @@ class MessageReads:
         context = self.context
         if not context.reads or row.state != FRESH or row.due is not None or not context.any_claimed():
             return row
-        found = context.run("select_claim_on", (row.key,)).fetchone()
-        if found is None or found[0] > row.key:
+        claim = context.run("select_claim_on", (row.key,)).fetchone()
+        if claim is None or claim[0] > row.key:
             return row
-        _, token, locked_at, locked_by = found
+        _, token, locked_at, locked_by = claim
         return msgspec.structs.replace(
             row, state=LOCKED, deliveries=row.deliveries + 1, lock_token=token, locked_at=locked_at,
             locked_by=locked_by,
@@ -112,11 +112,11 @@ class MessageReads:
 
     def next_due(self) -> int | None:
         """Return when the next message, session, claim or idle entity is due."""
-        found = [
+        times = [
             self.context.run(name, self.context.by_now()).fetchone()[0]
             for name in ("next_due", "next_due_session", "next_due_claim", "next_idle")
         ]
-        return min((due for due in found if due is not None), default=None)
+        return min((due for due in times if due is not None), default=None)
 
     def peek(self, first: int, last: int, limit: int, *, delayed: bool) -> list[PeekedMessage]:
         """Return messages between two keys, in every state."""

@@ -73,15 +73,15 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
     A query is a line `-- name: NAME`, at least one comment line that says what it is for, and SQL. What
     several have in common begins with `-- part: NAME`, in any of the files; they say `[NAME]` for it.
     """
-    found: dict[str, dict[str, tuple[str, str]]] = {"name": {}, "part": {}}
+    queries: dict[str, dict[str, tuple[str, str]]] = {"name": {}, "part": {}}
     for package, file in files:
         text = resources.files(package).joinpath(file).read_text("utf-8")
         for word, name, header, sql in _QUERY.findall(text):
-            if name in found[word]:
+            if name in queries[word]:
                 kind = "query" if word == "name" else "part"
                 raise ValueError(f"{kind} {name!r} stands twice in {', '.join(file for _, file in files)}")
-            found[word][name] = header, sql.strip()
-    parts = {**words.parts, **{name: sql for name, (_, sql) in found["part"].items()}}
+            queries[word][name] = header, sql.strip()
+    parts = {**words.parts, **{name: sql for name, (_, sql) in queries["part"].items()}}
 
     def expand(sql: str) -> str:
         return _WORD.sub(say, sql)
@@ -106,7 +106,7 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
             _says_of("locks", name, header),
             _says_of("claims", name, header),
         )
-        for name, (header, sql) in found["name"].items()
+        for name, (header, sql) in queries["name"].items()
     }
 
 

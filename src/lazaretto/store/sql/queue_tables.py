@@ -202,10 +202,10 @@ class QueueTables(Part):
             return False
         (queue_id,) = row
         first, last = lower_bound(queue_id), lower_bound(queue_id + 1)
-        found = self._context.run("select_some_keys", (first, last, limit)).fetchall()
-        if found:
-            self._context.run("delete_messages", (self._context.ids(key for key, _ in found),))
-            self._bodies.delete([body_id for _, body_id in found if body_id is not None])
+        rows = self._context.run("select_some_keys", (first, last, limit)).fetchall()
+        if rows:
+            self._context.run("delete_messages", (self._context.ids(key for key, _ in rows),))
+            self._bodies.delete([body_id for _, body_id in rows if body_id is not None])
         else:
             self._context.run("delete_attempts_range", (first, last))
             self._context.run("delete_dead_letters_range", (first, last))
@@ -221,25 +221,25 @@ class QueueTables(Part):
 
     def standings(self, queue_ids: Sequence[int]) -> dict[int, Standing]:
         """Return the states of queues, with exact numbers of messages."""
-        found: dict[int, Standing] = {}
+        standings: dict[int, Standing] = {}
         pending = self._pending_letters()
         values = {"ids": self._context.ids(queue_ids)}
         for queue_id, *known, dead, transfer, state, amount in self._context.run("select_standings", values):
-            if queue_id not in found:
+            if queue_id not in standings:
                 dead += pending[lower_bound(queue_id, Subqueue.DEAD_LETTER) >> SEQUENCE_BITS]
                 transfer += pending[lower_bound(queue_id, Subqueue.TRANSFER_DEAD_LETTER) >> SEQUENCE_BITS]
                 known = [*known, dead, transfer]
-                found[queue_id] = Standing(*known)
+                standings[queue_id] = Standing(*known)
             if amount is not None:
-                found[queue_id].states[state] = amount
-        return found
+                standings[queue_id].states[state] = amount
+        return standings
 
     def _pending_letters(self) -> Counter[int]:
         """Return how many more dead letters each place has by this commit, which writes that at its end."""
-        found: Counter[int] = Counter()
+        letters: Counter[int] = Counter()
         for (place, _), tally in self._context.counted.items():
-            found[place] += tally.came - tally.resolved
-        return found
+            letters[place] += tally.came - tally.resolved
+        return letters
 
     def count_discarded(self, queue_id: int, *, expired: int = 0, dropped: int = 0) -> None:
         """Add to the numbers of messages discarded."""
@@ -277,8 +277,8 @@ class QueueTables(Part):
 
     def sum_range(self, first: int, last: int) -> int:
         """Return the bytes of the messages between two keys."""
-        found = self._context.run("sum_range", {"first": first, "last": last}).fetchone()
-        return int(found[0])
+        sums = self._context.run("sum_range", {"first": first, "last": last}).fetchone()
+        return int(sums[0])
 
     def size(self, queue_id: int) -> int:
         """Return the bytes in an entity with a maximum size; for a topic, in all its subscriptions."""
@@ -318,5 +318,5 @@ class QueueTables(Part):
 
     def idle(self, limit: int) -> list[QueueRecord]:
         """Return the entities that have been idle for longer than allowed."""
-        found = (self.by_id(row[0]) for row in self._context.run("select_idle", (self._context.now, limit)))
-        return [record for record in found if record is not None]
+        queues = (self.by_id(row[0]) for row in self._context.run("select_idle", (self._context.now, limit)))
+        return [record for record in queues if record is not None]

@@ -48,9 +48,9 @@ class RepairTables(Part):
             rows += (number, part, keys)
         if rows:
             self._context.insert("insert_repair_members", rows, len(parts))
-        found = self.find(number)
-        assert found is not None
-        return found
+        saved = self.find(number)
+        assert saved is not None
+        return saved
 
     def find(self, repair: int) -> RepairRecord | None:
         """Return a repair by its number."""

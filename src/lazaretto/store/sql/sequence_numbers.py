@@ -39,14 +39,14 @@ class PartitionTables(Part):
 
     def split(self, queue: QueueRecord, messages: Sequence[Keyed]) -> dict[int, list[int]]:
         """Return the places of some new messages by their lane."""
-        found: dict[int, list[int]] = {}
+        by_partition: dict[int, list[int]] = {}
         detects, rounds = queue.options.requires_duplicate_detection, self.rounds(queue)
         for place, message in enumerate(messages):
             lane = self.lane(queue, partition_key_of(message, detects=detects))
-            found.setdefault(lane, []).append(place)
-        for lane in found:
+            by_partition.setdefault(lane, []).append(place)
+        for lane in by_partition:
             rounds.note_sent(queue.lanes.index(lane), self._context.now)
-        return found
+        return by_partition
 
     def rounds(self, queue: QueueRecord) -> Rounds:
         """Return what this process knows of a queue's partitions."""
@@ -174,11 +174,11 @@ class SequenceNumbers(Part):
         """Return the highest of some messages' numbers by lane. `queue`: as of `keep_highest`."""
         if queue is not None and queue.partitions == 1:
             return {queue.queue_id: main_key(max(keys)) - lower_bound(queue.queue_id)}
-        found: dict[int, int] = {}
+        highest: dict[int, int] = {}
         for key in keys if len(keys) == 1 else highest_of_each(keys):
             lane = self._lane_of(key)
-            found[lane] = max(main_key(key) - lower_bound(lane), found.get(lane, 0))
-        return found
+            highest[lane] = max(main_key(key) - lower_bound(lane), highest.get(lane, 0))
+        return highest
 
     def _lane_of(self, key: int) -> int:
         queue_id = key >> QUEUE_BITS

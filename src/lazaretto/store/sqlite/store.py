@@ -222,13 +222,13 @@ class SqliteStore(Store):
                     connection.execute("BEGIN")
                     tx = self._transaction(connection, Memory(), reads=True)
                     tx.begin(self.clock.now())
-                    found = query(tx)
+                    answer = query(tx)
                     connection.execute("COMMIT")
             except BaseException:
                 connection.close()
                 raise
             self._readers.keep(connection)
-            return found
+            return answer
 
     def _mark_of_commits(self) -> str:
         self._file.refuse_gone()
@@ -343,13 +343,13 @@ class SqliteStore(Store):
             connection = self._connect(read_only=True)
             try:
                 damage = [row[0] for row in connection.execute("PRAGMA quick_check")]
-                found = [] if damage == ["ok"] else damage
-                if not found:
+                faults = [] if damage == ["ok"] else damage
+                if not faults:
                     problems = connection.execute(self.dialect.text("select_problems"))
-                    found = [f"{what}: {count}" for what, count in problems]
+                    faults = [f"{what}: {count}" for what, count in problems]
             finally:
                 connection.close()
-        return found
+        return faults
 
     def _facts(self) -> dict[str, Any]:
         def pragma(name: str) -> Any:

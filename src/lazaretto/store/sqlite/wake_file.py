@@ -141,8 +141,8 @@ class WakeFile:
         raise OSError("all slots are in use")
 
     def _lock(self, command: int, slot: int, kind: int) -> int:
-        found = self._control(self._fd, command, _lock.pack(kind, os.SEEK_SET, slot, 1, 0))
-        held: int = _lock.unpack(found)[0]
+        answer = self._control(self._fd, command, _lock.pack(kind, os.SEEK_SET, slot, 1, 0))
+        held: int = _lock.unpack(answer)[0]
         return held
 
     @staticmethod
@@ -154,12 +154,12 @@ class WakeFile:
 
     def waiting(self, flags: int) -> list[int]:
         """Return the slots that wait as readers, or as writers."""
-        find, found = self.memory.find, []
+        find, waiting = self.memory.find, []
         at = find(b"\1", flags, flags + SLOTS)
         while at >= 0:
-            found.append(at - flags)
+            waiting.append(at - flags)
             at = find(b"\1", at + 1, flags + SLOTS)
-        return found
+        return waiting
 
     def set_waiting(self, flags: int, waits: bool) -> None:
         """Say that this process waits, or does so no more."""

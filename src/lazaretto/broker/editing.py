@@ -32,12 +32,12 @@ LONGEST_CALL = 10.0
 Edited = NewMessage | str | None
 
 
-def as_edit(given: object) -> Edit:
+def as_edit(value: object) -> Edit:
     """Return an edit, or what a text means; a function with the hash of its module's source.
 
     Raises InvalidOption, FilterSyntaxError, HandlerError; HandlerError too if the source has changed.
     """
-    edit = given if isinstance(given, Edit) else Edit.parse(given)
+    edit = value if isinstance(value, Edit) else Edit.parse(value)
     if edit.kind is not EditKind.FUNCTION:
         return edit
     source = _hash_of_source(edit.text.strip())

@@ -185,8 +185,8 @@ class Asked:
         if self._until is not None and time.monotonic() >= self._until:
             raise _OutOfTime
 
-    def answer(self, given: Sequence[Message | StoredMessage] | None) -> list[Explanation]:
-        views, compared, good = self._compare_with(given)
+    def answer(self, messages: Sequence[Message | StoredMessage] | None) -> list[Explanation]:
+        views, compared, good = self._compare_with(messages)
         kinds = self.count()
         largest = sorted(kinds, key=lambda kind: (-kinds[kind].sample.count, kinds[kind].first))[
             :_MOST_CAUSES

@@ -160,8 +160,8 @@ def _policy_of(text: str) -> AccessPolicy:
     )
 
 
-def _made(_: typer.Context, given: dict[str, Any]) -> AmqpDoor:
-    return AmqpDoor(**given)
+def _made(_: typer.Context, options: dict[str, Any]) -> AmqpDoor:
+    return AmqpDoor(**options)
 
 
 AmqpOptions = Annotated[

@@ -143,37 +143,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _run(command: Any, given: list[str], width: dict[str, Any]) -> int:
+def _run(command: Any, words: list[str], width: dict[str, Any]) -> int:
     try:
-        with command.make_context("lazaretto", given, **width) as context:
+        with command.make_context("lazaretto", words, **width) as context:
             command.invoke(context)
     except typer.Exit as ended:
         return ended.exit_code
     return Exit.OK
 
 
-def in_shell_words(text: str, command: Any, given: Sequence[str]) -> str:
+def in_shell_words(text: str, command: Any, words: Sequence[str]) -> str:
     """Return an error's text with the options of the command that was given, where Python's names stand.
 
     `queue create --lock-duration 0s` is told of `--lock-duration`, not of `lock_duration`.
     """
     for python, shell in _ADVICE.items():
         text = text.replace(python, shell)
-    for name, option in sorted(_options(command, given).items(), key=lambda pair: -len(pair[0])):
+    for name, option in sorted(_options(command, words).items(), key=lambda pair: -len(pair[0])):
         text = re.sub(rf"\b{name}='?([\w.-]+)'?", rf"{option} \1", text)
         text = re.sub(rf"(?<![\w'\"/.-]){name}(?![\w'\"/])", option, text)
     return text
 
 
-def option_of_others(error: Any, command: Any, given: Sequence[str]) -> str | None:
+def option_of_others(error: Any, command: Any, words: Sequence[str]) -> str | None:
     """Return what to type instead of an option that other systems have, None if the error is another."""
     name = str(getattr(error, "option_name", "")).lstrip("-")
-    first = given[0] if given else ""
+    first = words[0] if words else ""
     owner = _OWNERS.get(ALIASES.get(first, first), "QueueOptions")
-    here = written_here(owner, name, {name: _value_of(name, given)}) if name else None
+    here = written_here(owner, name, {name: _value_of(name, words)}) if name else None
     if here is None:
         return None
-    text = in_shell_words(re.sub(r"policy=PoisonPolicy\((.*)\)", r"\1", here), command, given)
+    text = in_shell_words(re.sub(r"policy=PoisonPolicy\((.*)\)", r"\1", here), command, words)
     text = re.sub(r"(--[a-z-]+)=…", r"\1", text)
     return f"no such option: --{name}: here that is {text}"
 
@@ -187,9 +187,9 @@ def words_beyond(error: Any) -> str | None:
     return f"{text}; `{error.ctx.command_path}` takes {takes}: what has blanks stands in quotes"
 
 
-def _value_of(name: str, given: Sequence[str]) -> object:
+def _value_of(name: str, arguments: Sequence[str]) -> object:
     """Return the value that an option was given, None if there is none."""
-    words = iter(given)
+    words = iter(arguments)
     for word in words:
         if word.partition("=")[0].lstrip("-") != name:
             continue

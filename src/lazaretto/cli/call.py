@@ -144,10 +144,10 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 STORE_OPTIONS = {"store": (StoreOption, None), "json": (JsonOption, False)}
 
 
-def with_outer(context: typer.Context, given: dict[str, Any]) -> dict[str, Any]:
+def with_outer(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
     """Return what was given behind a command, else what was given in front of it."""
     outer = context.find_root().params
-    return given | {name: given[name] or outer.get(name) or given[name] for name in STORE_OPTIONS}
+    return options | {name: options[name] or outer.get(name) or options[name] for name in STORE_OPTIONS}
 
 
 CallOptions = Annotated[

@@ -92,11 +92,11 @@ def _runs_alone(function: Function) -> Function:
     """Return a group's own function as typer takes it: it runs where no command of the group is named."""
     run = _with_options(function, {})
 
-    def begin(context: typer.Context, **given: Any) -> None:
+    def begin(context: typer.Context, **options: Any) -> None:
         if context.invoked_subcommand is None:
-            run(context, **given)
+            run(context, **options)
             return
-        for name in given:
+        for name in options:
             source = context.get_parameter_source(name)
             if source is not None and source.name == "COMMANDLINE":
                 option_ = f"--{name.replace('_', '-')}"
@@ -117,13 +117,13 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read what was given, after giving options that stand without a value the one that is meant."""
-        given: list[str] = []
+        words: list[str] = []
         for number, arg in enumerate(args):
-            given.append(arg)
+            words.append(arg)
             following = args[number + 1] if number + 1 < len(args) else "-"
             if arg in BARE and following.startswith("-"):
-                given.append(BARE[arg])
-        return super().parse_args(ctx, given)
+                words.append(BARE[arg])
+        return super().parse_args(ctx, words)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return what the first line of the help names, without the braces around what is required."""
@@ -161,12 +161,12 @@ def _with_options(function: Function, shared: Mapping[str, Options]) -> Function
     context = _keyword("context", typer.Context, inspect.Parameter.empty)
     parameters = [context, *first, *last]
 
-    def run(context: typer.Context, **given: Any) -> None:
+    def run(context: typer.Context, **parameters: Any) -> None:
         made = {
-            name: options.make(context, {part: given.pop(part) for part in options.parameters})
+            name: options.make(context, {part: parameters.pop(part) for part in options.parameters})
             for name, options in bundles.items()
         }
-        function(**made, **given)
+        function(**made, **parameters)
 
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -133,8 +133,8 @@ class CommandGroup(TyperGroup):
 class Commands(CommandGroup):
     """The group of all commands."""
 
-    def __init__(self, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
         # By these names typer suggests one for a name that is unknown.
         self.commands: dict[str, Any] = dict.fromkeys(COMMANDS)
 

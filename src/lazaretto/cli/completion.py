@@ -27,7 +27,7 @@ class Shell(enum.Enum):
     FISH = "fish"
 
 
-def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
+def print_completions(command: Any, shell: str, arguments: Sequence[str]) -> None:
     """Print what the last word that was typed could become, one a line.
 
     For bash they are quoted, and begin where the word begins that it replaces. For other shells a line
@@ -37,7 +37,7 @@ def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
 
     from lazaretto.cli.output import safe
 
-    words = _words(given[0])[1:] if shell == "bash" else list(given)
+    words = _words(arguments[0])[1:] if shell == "bash" else list(arguments)
     *before, incomplete = words or [""]
     # A shell may leave the quotes on the word that is not finished.
     incomplete = incomplete.lstrip("'\"")
@@ -48,7 +48,7 @@ def print_completions(command: Any, shell: str, given: Sequence[str]) -> None:
         if shell != "bash":
             print(item.type, safe(item.value), safe(item.help or ""), sep="\t")
         elif item.type == "plain":
-            print(_for_bash(item.value, incomplete, given[0], given[1]))
+            print(_for_bash(item.value, incomplete, arguments[0], arguments[1]))
 
 
 def _words(line: str) -> list[str]:

@@ -74,9 +74,9 @@ NumbersOption = Annotated[
 ]
 
 
-def _filter(context: typer.Context, given: dict[str, Any]) -> DeadLetterFilter:
-    numbers = given.pop("numbers")
-    return DeadLetterFilter(**given, sequence_numbers=tuple(numbers) if numbers else None)
+def _filter(context: typer.Context, options: dict[str, Any]) -> DeadLetterFilter:
+    numbers = options.pop("numbers")
+    return DeadLetterFilter(**options, sequence_numbers=tuple(numbers) if numbers else None)
 
 
 class Selection(NamedTuple):
@@ -96,9 +96,9 @@ class Selection(NamedTuple):
         return list(dict.fromkeys(check_numbers(self.numbers))) if self.numbers else self.filter
 
 
-def _selection(context: typer.Context, given: dict[str, Any]) -> Selection:
-    everything, numbers = given.pop("everything"), given.pop("numbers")
-    return Selection(numbers or [], DeadLetterFilter(**given), everything)
+def _selection(context: typer.Context, options: dict[str, Any]) -> Selection:
+    everything, numbers = options.pop("everything"), options.pop("numbers")
+    return Selection(numbers or [], DeadLetterFilter(**options), everything)
 
 
 FilterOptions = Annotated[DeadLetterFilter, Options(_FILTERS, _filter)]

@@ -70,14 +70,14 @@ SampleOption = Annotated[
 ]  # fmt: skip
 
 
-def read_edit(given: str) -> Edit:
+def read_edit(text: str) -> Edit:
     """Return the edit that was given, as text or as @FILE. Raises CommandError."""
-    if not given.startswith("@"):
-        return Edit.parse(given)
+    if not text.startswith("@"):
+        return Edit.parse(text)
     try:
-        return Edit.parse(Path(given[1:]).read_text("utf-8"))
+        return Edit.parse(Path(text[1:]).read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise usage(f"--edit {given} cannot be read: {error}") from None
+        raise usage(f"--edit {text} cannot be read: {error}") from None
 
 
 def edit_in_editor(letter: DeadLetter) -> bytes:
@@ -179,19 +179,19 @@ def with_body(letter: DeadLetter, body: bytes) -> Message:
     return msgspec.structs.replace(as_message(old), body=body, message_id=None, scheduled_enqueue_time=None)
 
 
-def read_handler(given: str, queue: str) -> Handler:
+def read_handler(text: str, queue: str) -> Handler:
     """Return the handler that was named. Raises CommandError, HandlerError."""
     from lazaretto.host import Handler, load_function
 
-    if not given:
+    if not text:
         raise usage("give --handler MODULE:FUNCTION: the handler to try")
-    function = load_function(given)
+    function = load_function(text)
     return function if isinstance(function, Handler) else Handler(queue, function)
 
 
-def read_sample(given: object) -> int | None:
+def read_sample(value: object) -> int | None:
     """Return how many letters to try; None: all."""
-    return given if isinstance(given, int) else None
+    return value if isinstance(value, int) else None
 
 
 def say_tried(call: Call, run: DryRun) -> None:

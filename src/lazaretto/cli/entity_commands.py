@@ -112,8 +112,8 @@ def add_entity(group: Group, entity: Entity) -> None:
     noun = entity.noun
 
     @group.command("create", f"{entity.texts.create}\n\n{_DURATIONS}", key=entity.key, given=entity.settings)
-    def create(call: ChangeOptions, key: Key, given: dict[str, Any], exist_ok: ExistOption = False) -> None:
-        command = entity.create(key, given)
+    def create(call: ChangeOptions, key: Key, options: dict[str, Any], exist_ok: ExistOption = False) -> None:
+        command = entity.create(key, options)
         # What is wrong with the path is said before a store is made for it.
         EntityPath.parse(key[0])
         with call.broker(create=entity.creates_store) as broker:
@@ -155,10 +155,10 @@ def add_entity(group: Group, entity: Entity) -> None:
         key=entity.key,
         given=entity.changes,
     )
-    def update(call: ChangeOptions, key: Key, given: dict[str, Any]) -> None:
-        if not given:
+    def update(call: ChangeOptions, key: Key, options: dict[str, Any]) -> None:
+        if not options:
             raise usage(f"nothing to change; give at least one option, see `lazaretto {noun} update --help`")
-        change = entity.update(key, parts_of_given(given))
+        change = entity.update(key, parts_of_given(options))
         with call.broker() as broker:
             if call.idempotency_key is not None:
                 # It may have been changed long ago, and be gone.

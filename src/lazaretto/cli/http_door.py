@@ -152,34 +152,34 @@ def _demand(module: str, what: str, extra: str) -> None:
         raise usage(f"{what} needs more packages: {install(extra)}")
 
 
-def _origin_of(given: str | None) -> SplitResult | None:
-    if given is None:
+def _origin_of(url: str | None) -> SplitResult | None:
+    if url is None:
         return None
-    parts = urllib.parse.urlsplit(given.rstrip("/"))
+    parts = urllib.parse.urlsplit(url.rstrip("/"))
     web = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
     if not web or not _PATH.fullmatch(parts.path):
-        raise usage(f"expected --origin to be such as https://queues.example.com, got {given!r}")
+        raise usage(f"expected --origin to be such as https://queues.example.com, got {url!r}")
     return parts
 
 
-def _also(given: str) -> AlsoServed:
-    named, _, url = given.partition("=")
+def _also(text: str) -> AlsoServed:
+    named, _, url = text.partition("=")
     name, _, colour = named.partition(":")
     if not name or not url:
-        raise usage(f"expected --also to be such as test=test.db or prod:red=prod.db, got {given!r}")
+        raise usage(f"expected --also to be such as test=test.db or prod:red=prod.db, got {text!r}")
     return AlsoServed(name, colour or "grey", url)
 
 
-def _made(_: typer.Context, given: dict[str, Any]) -> HttpDoor:
-    file, no_login = given["token_file"], given.pop("no_login")
+def _made(_: typer.Context, options: dict[str, Any]) -> HttpDoor:
+    file, no_login = options["token_file"], options.pop("no_login")
     if no_login and file is not None:
         raise usage("give --token-file or --no-login, not both")
     made = f"lzt_{secrets.token_urlsafe(32)}" if file is None else token_of(file)
-    given |= {
-        "origin": _origin_of(given["origin"]),
-        "also": [_also(one) for one in given["also"] or ()],
+    options |= {
+        "origin": _origin_of(options["origin"]),
+        "also": [_also(one) for one in options["also"] or ()],
     }
-    return HttpDoor(token=None if no_login else made, **given)
+    return HttpDoor(token=None if no_login else made, **options)
 
 
 HttpOptions = Annotated[

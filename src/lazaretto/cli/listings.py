@@ -54,8 +54,8 @@ class Listing(Call):
             output.table(columns, map(row, rows), empty, spare=spare, shortened=shortened)
 
 
-def _listing(context: typer.Context, given: dict[str, Any]) -> Listing:
-    listing = Listing(**with_outer(context, given))
+def _listing(context: typer.Context, options: dict[str, Any]) -> Listing:
+    listing = Listing(**with_outer(context, options))
     if listing.jsonl + listing.csv + listing.json > 1:
         raise usage("give one of --json, --jsonl and --csv")
     return listing

@@ -286,13 +286,13 @@ def run_change(
 
     if name not in COMMANDS:
         raise usage(f"there is no command {output.safe(name)!r}; `lazaretto command list` shows all")
-    given = (
+    parts = (
         sys.stdin.buffer.read().removeprefix(codecs.BOM_UTF8)
         if fields == "-"
         else fields.encode("utf-8", "surrogateescape")
     )
     try:
-        command = read_command(COMMANDS[name], given)
+        command = read_command(COMMANDS[name], parts)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise usage(f"{name}: {error}") from None
     except RecursionError:

@@ -45,8 +45,8 @@ def number(low: int, high: int | None = None) -> Callable[[Any], int]:
     """Return what makes a whole number within bounds of an option. It raises BadParameter."""
     bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
 
-    def parse(given: Any) -> int:
-        text = str(given)
+    def parse(value: Any) -> int:
+        text = str(value)
         if not re.fullmatch(r"-?\d{1,18}", text) or not low <= int(text) <= (high or int(text)):
             raise typer.BadParameter(f"expected a number {bounds}, got {shown(text)}")
         return int(text)

@@ -193,12 +193,12 @@ topic_changes = _given(
 )
 
 
-def parts_of_given(given: Mapping[str, Any]) -> dict[str, Any]:
+def parts_of_given(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return what was given as changes of options, as JSON has them; of a policy, only what was given.
 
     Raises CommandError.
     """
-    values = {name: None if value is NOTHING else value for name, value in given.items()}
+    values = {name: None if value is NOTHING else value for name, value in options.items()}
     changes: dict[str, Any] = {name: values[name] for name in _PLAIN if name in values}
     policy = _policy(values)
     if policy:
@@ -225,9 +225,9 @@ def _of_prefix(values: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): values[name] for name in values if name.startswith(prefix)}
 
 
-def given_options(given: Mapping[str, Any], kind: type[Any] = QueueOptions) -> dict[str, Any]:
+def given_options(parameters: Mapping[str, Any], kind: type[Any] = QueueOptions) -> dict[str, Any]:
     """Return the options that were given, as JSON has them. Raises InvalidOption, CommandError."""
-    parts = parts_of_given(given)
+    parts = parts_of_given(parameters)
     dead = parts.get("dead_letter_policy")
     if dead is not None and "on_poison" not in dead:
         raise usage("a dead-letter policy needs --dead-letter-policy-on-poison: fault, drop or reject")

@@ -147,9 +147,9 @@ def plan(
     call.print({**plain(status), "preview": plain(preview_)}, show_plan)
 
 
-def _limit(given: Any) -> Any:
+def _limit(value: Any) -> Any:
     """Return a limit as the broker takes it."""
-    return None if isinstance(given, Nothing) else given
+    return None if isinstance(value, Nothing) else value
 
 
 @repairs.command("try")

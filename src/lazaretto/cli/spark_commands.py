@@ -53,9 +53,9 @@ def in_a_sentence(*, only_of_queries: bool = False) -> Iterator[None]:
         raise cause_of(text) or CommandError("spark_failed", sentence_of(text)) from None
 
 
-def cause_of(told: str) -> LazarettoError | None:
+def cause_of(output: str) -> LazarettoError | None:
     """Return the error of ours that Spark tells of among stacks, None if it tells of none."""
-    for name, text in reversed(_OURS.findall(told)):
+    for name, text in reversed(_OURS.findall(output)):
         kind = getattr(errors, name, None)
         if kind is not None:
             cause: LazarettoError = kind.__new__(kind, text)
@@ -63,13 +63,13 @@ def cause_of(told: str) -> LazarettoError | None:
     return None
 
 
-def sentence_of(told: str) -> str:
+def sentence_of(output: str) -> str:
     """Return what is wrong: the error that Python code raised, or Java's, or else Spark's first line."""
     for pattern in (_RAISED, _OF_JAVA):
-        sentences: list[str] = pattern.findall(told)
+        sentences: list[str] = pattern.findall(output)
         if sentences:
             return sentences[-1]
-    first = told.strip().partition("\n")[0]
+    first = output.strip().partition("\n")[0]
     return f"{first} Java says why, above" if first.startswith("[JAVA_GATEWAY_EXITED]") else first
 
 
@@ -143,7 +143,7 @@ def run(
 
 
 def _for_cluster(
-    given: dict[str, str], folder: Path, pipeline: str, archive: str | None, py_files: list[str]
+    settings: dict[str, str], folder: Path, pipeline: str, archive: str | None, py_files: list[str]
 ) -> dict[str, str]:
     """Return Spark's settings with what executors get."""
     from lazaretto.spark.packed_code import pack_code, settings_for, uri_of, use_python_on_path
@@ -157,9 +157,9 @@ def _for_cluster(
     pack_code(code, pipeline.partition(":")[0])
     if archive is not None:
         use_python_on_path()
-    files = [*filter(None, [given.get("spark.submit.pyFiles")]), *map(uri_of, py_files)]
+    files = [*filter(None, [settings.get("spark.submit.pyFiles")]), *map(uri_of, py_files)]
     sent = {"spark.submit.pyFiles": ",".join(files)} if files else {}
-    return {**given, **settings_for(code, archive, given), **sent}
+    return {**settings, **settings_for(code, archive, settings), **sent}
 
 
 def _is_there(file: str) -> bool:

@@ -307,10 +307,10 @@ def unmerge(
     call.print(cause, f"parted {numbers} from cause {number} of {queue}")
 
 
-def _part(given: str) -> tuple[int, tuple[str, ...]]:
-    number, _, fingerprints = given.partition("=")
+def _part(text: str) -> tuple[int, tuple[str, ...]]:
+    number, _, fingerprints = text.partition("=")
     if not number.isdecimal() or not fingerprints:
-        raise usage(f"expected CAUSE=FINGERPRINT,FINGERPRINT, such as 3=0123456789abcdef, got {given!r}")
+        raise usage(f"expected CAUSE=FINGERPRINT,FINGERPRINT, such as 3=0123456789abcdef, got {text!r}")
     return int(number), tuple(fingerprints.split(","))
 
 

@@ -164,9 +164,9 @@ def _togetherness(tx: Transaction, path: EntityPath, to: str | None) -> tuple[bo
     return queue.options.requires_session, target is not None and takes_units(tx, target)
 
 
-def checked_edit(given: object) -> Edit:
+def checked_edit(edit: object) -> Edit:
     """Return an edit that can be applied here. Raises InvalidOption, FilterSyntaxError, HandlerError."""
-    with Editor(as_edit(given)) as editor:
+    with Editor(as_edit(edit)) as editor:
         editor.check()
         return editor.edit
 

@@ -37,15 +37,15 @@ def actor_name() -> str:
     return f"{user_name()}@{socket.gethostname()}"
 
 
-def acting(given: object) -> str:
+def acting(actor: object) -> str:
     """Return the actor for the audit log: the given name, or the user of this process."""
-    if given is None or (isinstance(given, str) and not given):
+    if actor is None or (isinstance(actor, str) and not actor):
         return actor_name()
-    name = text("actor", given, LONGEST_ACTOR)
-    if not isinstance(given, Actor):
+    name = text("actor", actor, LONGEST_ACTOR)
+    if not isinstance(actor, Actor):
         return name
     return Actor.at(
-        name, given.origin, given.makers, by_server=given.by_server, door=given.door, kind=given.kind
+        name, actor.origin, actor.makers, by_server=actor.by_server, door=actor.door, kind=actor.kind
     )
 
 

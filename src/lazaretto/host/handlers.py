@@ -227,16 +227,16 @@ def load_function(reference: str) -> Any:
     return function
 
 
-def as_handlers(given: object, what: str) -> list[Handler]:
+def as_handlers(value: object, what: str) -> list[Handler]:
     """Return handlers given as one, several, or functions by queue. Raises HandlerError."""
-    if isinstance(given, Handler):
-        return [given]
-    if isinstance(given, Mapping):
-        return [Handler(path, function) for path, function in given.items()]
-    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
-        handlers = list(given)
+    if isinstance(value, Handler):
+        return [value]
+    if isinstance(value, Mapping):
+        return [Handler(path, function) for path, function in value.items()]
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        handlers = list(value)
         if all(isinstance(one, Handler) for one in handlers):
             return handlers
     raise HandlerError(
-        f"expected {what} to be a Handler, a list of them, or functions by queue, got {shown(given)}"
+        f"expected {what} to be a Handler, a list of them, or functions by queue, got {shown(value)}"
     )

@@ -78,12 +78,12 @@ def without_unseen(error: LazarettoError, sees: Callable[[str], bool]) -> Lazare
     return not_found(error.plain, error.path, names, more=error.more)
 
 
-def refuse_unknown(given: Iterable[str], known: Iterable[str], what: str) -> None:
-    """Raise InvalidOption for the first name in `given` that is not in `known`."""
+def refuse_unknown(some: Iterable[str], known: Iterable[str], what: str) -> None:
+    """Raise InvalidOption for the first name in `some` that is not in `known`."""
     names = list(known)
-    for name in given:
+    for name in some:
         if name not in names:
-            here = written_here(what, name, given)
+            here = written_here(what, name, some)
             advice = suggestion(name, names) if here is None else f": here that is {here}"
             raise InvalidOption(f"unknown option {name!r} of {what}{advice}")
 

@@ -26,12 +26,12 @@ class Parts(dict[str, Any]):
     """
 
 
-def parts_of(kind: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def parts_of(kind: type[Any], options: Mapping[str, Any]) -> dict[str, Any]:
     """Return changes from JSON: of an object of options, only the parts given. Raises InvalidOption."""
-    refuse_unknown(given, kind.__dataclass_fields__, kind.__name__)
+    refuse_unknown(options, kind.__dataclass_fields__, kind.__name__)
     return {
         name: Parts(parts_of(NESTED[name], value)) if name in NESTED and isinstance(value, dict) else value
-        for name, value in given.items()
+        for name, value in options.items()
     }
 
 

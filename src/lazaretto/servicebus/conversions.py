@@ -87,7 +87,7 @@ def message_of(payload: bytes) -> Message:
     """Return the message that sections are. Raises DecodeError, InvalidMessage."""
     sections = Sections(payload)
     body, value_kinds = body_of(sections)
-    header, given = sections.header(), sections.properties()
+    header, standard = sections.header(), sections.properties()
     annotations = sections.mapping(Section.MESSAGE_ANNOTATIONS)
     properties, types, others = split_properties(sections.mapping(Section.APPLICATION_PROPERTIES))
     scheduled, partition_key = annotations.get(SCHEDULED_TIME), annotations.get(PARTITION_KEY)
@@ -100,15 +100,22 @@ def message_of(payload: bytes) -> Message:
         annotations = _without(annotations, _OF_MESSAGE if isinstance(partition_key, str) else _OF_BROKER)
     footer = sections.mapping(Section.FOOTER)
     residue: bytes | None
-    if delivery or annotations or others or footer or value_kinds is not None or _is_special(header, given):
+    if (
+        delivery
+        or annotations
+        or others
+        or footer
+        or value_kinds is not None
+        or _is_special(header, standard)
+    ):
         residue = Residue(
             Header(header.durable, header.priority),
             delivery,
             annotations,
             msgspec.structs.replace(
-                given,
-                message_id=_unless_text(given.message_id),
-                correlation_id=_unless_text(given.correlation_id),
+                standard,
+                message_id=_unless_text(standard.message_id),
+                correlation_id=_unless_text(standard.correlation_id),
                 **dict.fromkeys(_TEXTS),
             ),
             others,
@@ -124,16 +131,16 @@ def message_of(payload: bytes) -> Message:
         residue = b""
     return Message(
         body,
-        text_of(given.message_id) or None,
-        given.group_id,
-        given.subject,
-        text_of(given.correlation_id),
-        given.to,
-        given.reply_to,
-        given.reply_to_group_id,
-        None if given.content_type is None else str(given.content_type),
+        text_of(standard.message_id) or None,
+        standard.group_id,
+        standard.subject,
+        text_of(standard.correlation_id),
+        standard.to,
+        standard.reply_to,
+        standard.reply_to_group_id,
+        None if standard.content_type is None else str(standard.content_type),
         text_of(partition_key),
-        _life(header, given),
+        _life(header, standard),
         None if scheduled is None else moment_of(scheduled),
         properties or None,
         amqp=residue,
@@ -168,9 +175,9 @@ def _unless_text(value: Any) -> Any:
     return None if type(value) is str else value
 
 
-def properties_of(given: Mapping[Any, Any]) -> dict[str, PropertyValue]:
+def properties_of(values: Mapping[Any, Any]) -> dict[str, PropertyValue]:
     """Return application properties that say their types. Raises InvalidMessage for lists and maps."""
-    plain, types, others = split_properties(given)
+    plain, types, others = split_properties(values)
     for name, value in others.items():
         kind = type(value).__name__
         raise InvalidMessage(f"expected property {name!r} to be a simple value, got {kind}")

@@ -114,13 +114,13 @@ class Promises:
         while len(self._kept) > _MOST:
             del self._kept[next(iter(self._kept))]
 
-    def number_of(self, told: int) -> int:
+    def number_of(self, size: int) -> int:
         """Return the number that a client means. Raises MessageNotFound for a promise that was not kept."""
-        if told < _FIRST:
-            return read_number(told)
-        if told not in self._kept:
+        if size < _FIRST:
+            return read_number(size)
+        if size not in self._kept:
             raise MessageNotFound("expected the number of a scheduled message, got one that was never given")
-        return self._kept[told]
+        return self._kept[size]
 
 
 def written_number(number: int) -> int:

@@ -131,18 +131,20 @@ def subscription_of(path: str) -> tuple[str, str]:
     return path_[:at], path_[at + len(_SUBSCRIPTIONS) :]
 
 
-def rule_of(name: Any, given: Any) -> Rule:
+def rule_of(name: Any, description: Any) -> Rule:
     """Return the rule that a request describes. Raises AmqpError, InvalidOption, FilterSyntaxError."""
-    if not isinstance(name, str) or not isinstance(given, Mapping):
+    if not isinstance(name, str) or not isinstance(description, Mapping):
         raise AmqpError(DECODE_ERROR, "expected a rule's name to be text and its description to be a map")
-    action = given.get("sql-rule-action")
-    return Rule(str(name), _filter_of(given), None if action is None else SqlAction(_expression(action)))
+    action = description.get("sql-rule-action")
+    return Rule(
+        str(name), _filter_of(description), None if action is None else SqlAction(_expression(action))
+    )
 
 
-def _filter_of(given: Mapping[Any, Any]) -> Filter:
-    if "sql-filter" in given:
-        return SqlFilter(_expression(given["sql-filter"]))
-    correlation = given.get("correlation-filter")
+def _filter_of(description: Mapping[Any, Any]) -> Filter:
+    if "sql-filter" in description:
+        return SqlFilter(_expression(description["sql-filter"]))
+    correlation = description.get("correlation-filter")
     if not isinstance(correlation, Mapping):
         raise AmqpError(DECODE_ERROR, "expected a rule to have a sql-filter or a correlation-filter")
     fields: dict[str, Any] = {ours: correlation.get(theirs) for theirs, ours in _FIELDS.items()}

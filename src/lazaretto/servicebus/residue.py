@@ -240,13 +240,13 @@ def _are_lengths(values: list[Any], size: int) -> bool:
 
 
 def split_properties(
-    given: Mapping[Any, Any],
+    values: Mapping[Any, Any],
 ) -> tuple[dict[str, PropertyValue], dict[str, int], dict[str, Any]]:
     """Return properties as Lazaretto has them, types that it has not, and what it has no type for."""
     properties: dict[str, PropertyValue] = {}
     types: dict[str, int] = {}
     others: dict[str, Any] = {}
-    for key, value in given.items():
+    for key, value in values.items():
         if type(key) is str and type(value) in _PLAIN:
             properties[key] = value
             continue
@@ -334,9 +334,9 @@ def overlaid(sent: Mapping[str, int], changed: Mapping[str, int | str]) -> Mappi
     return {**sent, **{n: sent.get(to, PLAIN) if isinstance(to, str) else to for n, to in changed.items()}}
 
 
-def typed_all(given: Mapping[str, PropertyValue], types: Mapping[str, int]) -> dict[str, Any]:
+def typed_all(properties: Mapping[str, PropertyValue], types: Mapping[str, int]) -> dict[str, Any]:
     """Return properties with the AMQP types that they had."""
-    values: dict[str, Any] = dict(given)
+    values: dict[str, Any] = dict(properties)
     for name in types.keys() & values.keys():
         values[name] = typed(values[name], types[name])
     return values

@@ -117,11 +117,11 @@ def check_server(
             raise _error(cause, where, detail)
 
 
-def _wait(given: str) -> float:
+def _wait(text: str) -> float:
     try:
-        return seconds(WAIT, float(given), 1.0, 86_400.0)
+        return seconds(WAIT, float(text), 1.0, 86_400.0)
     except ValueError:
-        raise InvalidOption(f"expected {WAIT} to be seconds, got {given!r}") from None
+        raise InvalidOption(f"expected {WAIT} to be seconds, got {text!r}") from None
 
 
 def _error(cause: str, where: str, detail: str) -> ExecutorNotReady:

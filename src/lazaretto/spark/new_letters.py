@@ -104,8 +104,8 @@ def _without_unfit(fields: Mapping[str, Any], properties: Mapping[str, Any]) -> 
         unfit = {name: value for name, value in properties.items() if name not in fit}
         if unfit:
             rest["properties"] = unfit
-    told = {REST: msgspec.json.encode(_jsonable(rest)).decode()} if rest else {}
-    return _with_properties(made, {**fit, **told})
+    more = {REST: msgspec.json.encode(_jsonable(rest)).decode()} if rest else {}
+    return _with_properties(made, {**fit, **more})
 
 
 def _with_properties(message: NewMessage, more: Mapping[str, Any]) -> NewMessage:

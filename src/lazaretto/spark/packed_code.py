@@ -65,14 +65,14 @@ def pack_environment(target: Path) -> int:
     return len(names)
 
 
-def settings_for(code: Path, archive: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return Spark's settings by which executors unpack code and find it. `given`: the user's, which stay."""
-    archives = [given.get("spark.archives", ""), f"{uri_of(str(code))}#{_CODE}"]
+def settings_for(code: Path, archive: str | None, settings: Mapping[str, str]) -> dict[str, str]:
+    """Return Spark's settings by which executors unpack code and find it: the user's `settings`, and more."""
+    archives = [settings.get("spark.archives", ""), f"{uri_of(str(code))}#{_CODE}"]
     path = [f"./{_CODE}"]
     if archive is not None:
         archives.append(f"{uri_of(archive)}#{_ENVIRONMENT}")
         path += [f"./{_ENVIRONMENT}", f"./{_ENVIRONMENT}/{_PACKAGES}"]
-    path.append(given.get("spark.executorEnv.PYTHONPATH", ""))
+    path.append(settings.get("spark.executorEnv.PYTHONPATH", ""))
     return {
         "spark.archives": ",".join(filter(None, archives)),
         "spark.executorEnv.PYTHONPATH": ":".join(filter(None, path)),

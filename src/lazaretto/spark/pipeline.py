@@ -106,25 +106,25 @@ def process(
             if isinstance(results, str)
             else results
         )
-        given = parse({**said, **bodies})
+        parsed = parse({**said, **bodies})
         if isolation == "vectorised":
-            _refuse_sessions(given)
+            _refuse_sessions(parsed)
         if several and sink is not None and not hasattr(sink, "owned_by"):
             raise InvalidOption(
                 f"each queue numbers its own claims, and {type(sink).__name__} has no method owned_by, which "
                 "keeps those of several queues apart: start a query for each, with a sink of its own"
             )
-        refuse_remote(stream.sparkSession.conf.get("spark.master"), given.url())
+        refuse_remote(stream.sparkSession.conf.get("spark.master"), parsed.url())
         # Also without results: a queue that is not there is better told here than by Spark.
-        owner = _owner(given)
+        owner = _owner(parsed)
         identities[path] = owner.identity
         encoded = encoded_schema(schema, _own_columns(sink, several and isinstance(results, str)))
         if sink is not None and encoded is not None:
             sink = prepared(owned(sink, owner), encoded)
-            begin_results(sink, given)
+            begin_results(sink, parsed)
         streams.append(stream.withColumn("queue", functions.lit(path)))
-        task = plan.task(plan.handler(path, function), HandlerSetup, given, sink, encoded)
-        settings[path] = dataclasses.replace(task, extras=_extras(given), traced=is_traced())
+        task = plan.task(plan.handler(path, function), HandlerSetup, parsed, sink, encoded)
+        settings[path] = dataclasses.replace(task, extras=_extras(parsed), traced=is_traced())
     for path, one in settings.items():
         Carried(one.results, f"the place of results of {path!r}")
     carried = Carried(settings, "the handler or its options")
@@ -143,15 +143,15 @@ def process(
         return run_task(carried.open(), batches)
 
     whole = reduce(DataFrame.union, streams)
-    told = whole.mapInArrow(run, from_arrow_schema(TOLD))
+    reports = whole.mapInArrow(run, from_arrow_schema(TOLD))
     # In the query's progress, for whoever watches it.
-    told = told.observe(
+    reports = reports.observe(
         "lazaretto",
         functions.max("claim").alias("claim"),
         *(functions.sum(name).alias(name) for name in METRICS),
     )
     sinks = {path: (one.options, one.results) for path, one in settings.items()}
-    return plan.start(told, SettlingSink(sinks, breaker), checkpoint)
+    return plan.start(reports, SettlingSink(sinks, breaker), checkpoint)
 
 
 def _handlers(

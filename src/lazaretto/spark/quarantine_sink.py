@@ -102,20 +102,20 @@ class QuarantineSink:
             batch = _in_order(batch, self._layout, self._options.shards)
             reports = batch.mapInArrow(run, from_arrow_schema(TOLD))
             # A table is run before the query that reads what came back.
-            told = collected(reports) if batch_id is None else self.driver.collect(reports)
-            self._settle(batch, told, writer, batch_id, number)
+            ends = collected(reports) if batch_id is None else self.driver.collect(reports)
+            self._settle(batch, ends, writer, batch_id, number)
         self._publish()
         return begun.number
 
     def _settle(
-        self, batch: DataFrame, told: Sequence[Any], writer: str, batch_id: int | None, number: int
+        self, batch: DataFrame, ends: Sequence[Any], writer: str, batch_id: int | None, number: int
     ) -> None:
         """Settle what tasks have told of, all of it in one commit."""
-        claimed = [row for row in told if row["claim"] is not None]
-        mine = [row for row in told if row["claim"] is None]
+        claimed = [row for row in ends if row["claim"] is not None]
+        mine = [row for row in ends if row["claim"] is None]
         names = [row["stage"] for row in mine]
         written = {row["stage"]: row["results"] for row in mine if row["results"] is not None}
-        outage = next((row["stage"] for row in told if (row["stage"] or "").startswith(OUTAGE)), None)
+        outage = next((row["stage"] for row in ends if (row["stage"] or "").startswith(OUTAGE)), None)
         instead: list[str] = []
         with broker_at(self._options.url()) as broker:
             store = store_of(broker)

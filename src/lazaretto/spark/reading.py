@@ -71,8 +71,8 @@ def _select_file(
 ) -> Iterator[pa.RecordBatch]:
     path = str(file_of(url))
     # The driver takes a column's type from its first values, which may all be NULL: so it is told.
-    told = ", ".join(_sample(field.type) for field in schema)
-    sql = f"SELECT {told} UNION ALL SELECT * FROM ({sql} LIMIT -1)"  # noqa: S608 - made of constants
+    types = ", ".join(_sample(field.type) for field in schema)
+    sql = f"SELECT {types} UNION ALL SELECT * FROM ({sql} LIMIT -1)"  # noqa: S608 - made of constants
     first = True
     for batch in _batches(path, sql, parameters, schema, rows):
         yield batch.slice(1) if first else batch

@@ -57,14 +57,14 @@ def run_rows(
     settings: QuarantineSettings, number: int, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Run what a task is given, shards or rows of the source; tell the driver of it."""
-    told: list[dict[str, Any]] = []
+    ends: list[dict[str, Any]] = []
     task: RowTask | None = None
     try:
         for batch in batches:
             claims = batch.column("claim")
             for row in batch.filter(pc.is_valid(claims)).drop_columns(["row"]).to_pylist():
                 make = functools.partial(LetterTask, layout=settings.layout)
-                told.append(run_shard(settings.task, row["claim"], row["epoch"], row["shard"], make))
+                ends.append(run_shard(settings.task, row["claim"], row["epoch"], row["shard"], make))
             # What is filtered is copied, and nearly all batches have rows of the source alone.
             is_source = claims.null_count == batch.num_rows
             rows = batch if is_source else batch.filter(pc.is_null(claims))
@@ -81,9 +81,9 @@ def run_rows(
         if task is not None:
             task.close()
     if task is not None:
-        told.append({"stage": task.stage, "rows": task.rows, "results": task.written})
-    if told:
-        known = [{name: one.get(name) for name in TOLD.names} for one in told]
+        ends.append({"stage": task.stage, "rows": task.rows, "results": task.written})
+    if ends:
+        known = [{name: one.get(name) for name in TOLD.names} for one in ends]
         yield pa.RecordBatch.from_pylist(known, schema=TOLD)
 
 

@@ -34,16 +34,16 @@ def run_task(
     if "body" in first.schema.names:
         (settings,) = settings_of.values()
         with broker_at(settings.options.url()) as broker, contextlib.ExitStack() as opened:
-            told = _run_messages(settings, store_of(broker), batches, opened)
+            ends = _run_messages(settings, store_of(broker), batches, opened)
     else:
-        told = []
+        ends = []
         for row in (row for batch in batches for row in batch.to_pylist()):
             queue = row["queue"]
             with naming_shard(queue, row["claim"]):
                 ran = run_shard(settings_of[queue], row["claim"], row["epoch"], row["shard"])
-            told.append({"queue": queue, **ran})
-    if told:
-        yield pa.RecordBatch.from_pylist(told, schema=TOLD)
+            ends.append({"queue": queue, **ran})
+    if ends:
+        yield pa.RecordBatch.from_pylist(ends, schema=TOLD)
 
 
 def _consumer(settings: TaskSettings, store: Store, epoch: int) -> ClaimConsumer:
@@ -147,8 +147,8 @@ def _run_messages(
         for task in tasks.values():
             task.unmark()
         raise
-    told = [*(task.report() for task in tasks.values()), *ended]
-    return [{"queue": settings.options.queue, **one} for one in told]
+    ends = [*(task.report() for task in tasks.values()), *ended]
+    return [{"queue": settings.options.queue, **one} for one in ends]
 
 
 def _by_shard(

@@ -156,11 +156,11 @@ def pack_result(effects: Effects | None, result: Any) -> bytes:
     If it asked for nothing, and marshal takes what it returned, they are just that. Otherwise they are a
     tuple, which no plain value is.
     """
-    told = None if effects is None else encode_effects(effects)
+    encoded = None if effects is None else encode_effects(effects)
     result, problem = plain_result(result), None
     if type(result) is UnfitValue:
         result, problem = None, result.text
-    if told is None and problem is None:
+    if encoded is None and problem is None:
         packed = _dumped(result)
         if packed is not None:
             return packed
@@ -170,7 +170,7 @@ def pack_result(effects: Effects | None, result: Any) -> bytes:
         times = {name: one.tzinfo is not None for name, one in result.items() if type(one) is _TIME}
         if times:
             result = {**result, **{name: micros_of(result[name]) for name in times}}
-    whole = (told, result, problem, times)
+    whole = (encoded, result, problem, times)
     return _dumped(whole) or pickle.dumps(whole)
 
 
@@ -194,11 +194,13 @@ def unpack_results(packed: Sequence[bytes]) -> list[tuple[Effects | None, Any]]:
 
 
 def _unpacked(
-    told: bytes | None, result: Any, problem: str | None, times: dict[str, bool]
+    encoded: bytes | None, result: Any, problem: str | None, times: dict[str, bool]
 ) -> tuple[Effects | None, Any]:
     for name, has_zone in times.items():
         result[name] = (_in_utc if has_zone else _without_zone)(result[name])
-    return None if told is None else decode_effects(told), result if problem is None else UnfitValue(problem)
+    return None if encoded is None else decode_effects(encoded), result if problem is None else UnfitValue(
+        problem
+    )
 
 
 _TIME, _UTC = datetime.datetime, datetime.UTC

@@ -24,11 +24,11 @@ def compile_schema(schema: Mapping[str, Any]) -> Callable[[Any], str | None]:
         import jsonschema_rs
     except ImportError:
         raise InvalidOption(f"a JSON schema needs jsonschema-rs: {install('schema')}") from None
-    given = dict(schema)
-    make = jsonschema_rs.validator_for if "$schema" in given else jsonschema_rs.Draft7Validator
+    own = dict(schema)
+    make = jsonschema_rs.validator_for if "$schema" in own else jsonschema_rs.Draft7Validator
     try:
         validator = make(
-            given, offline=True, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions()
+            own, offline=True, validate_formats=True, pattern_options=jsonschema_rs.RegexOptions()
         )
     except Exception as error:
         raise InvalidOption(f"the schema is not a valid JSON Schema: {_told(error)}") from None

@@ -16,9 +16,9 @@ SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOCATION = b"location"
 
 
-def check_host(given: str | None, names: Set[str]) -> None:
+def check_host(host: str | None, names: Set[str]) -> None:
     """Raise HttpError unless a request names a host that this is: that stops DNS rebinding."""
-    if not names & {(given or "").lower(), host_name(given or "")}:
+    if not names & {(host or "").lower(), host_name(host or "")}:
         raise HttpError("wrong_host", "expected the name of this host in Host, got another")
 
 

@@ -284,9 +284,9 @@ def route(
     return add
 
 
-def query_of(kind: type[Query], given: bytes) -> Query:
+def query_of(kind: type[Query], text: bytes) -> Query:
     """Return the parameters that a request gives behind its path. Raises InvalidOption."""
-    return _usual_query(kind, given) if len(given) <= _USUAL else _read_query(kind, given)
+    return _usual_query(kind, text) if len(text) <= _USUAL else _read_query(kind, text)
 
 
 def _read_query(kind: type[Query], text: bytes) -> Query:

@@ -97,24 +97,24 @@ class _Step(NamedTuple):
     token: re.Pattern[str]
     meaning: Callable[[re.Match[str]], str]
 
-    def read(self, given: _Read) -> _Read:
+    def read(self, value: _Read) -> _Read:
         """Read a text further."""
         parts: list[str] = []
         starts: list[int] = []
         ends: list[int] = []
         at = 0
-        for match in self.token.finditer(given.text):
+        for match in self.token.finditer(value.text):
             first, last = match.span()
             means = self.meaning(match)
-            parts += (given.text[at:first], means)
-            starts += given.starts[at:first]
-            ends += given.ends[at:first]
-            starts += [given.starts[first]] * len(means)
-            ends += [given.ends[last - 1]] * len(means)
+            parts += (value.text[at:first], means)
+            starts += value.starts[at:first]
+            ends += value.ends[at:first]
+            starts += [value.starts[first]] * len(means)
+            ends += [value.ends[last - 1]] * len(means)
             at = last
-        starts += given.starts[at:]
-        ends += given.ends[at:]
-        return _Read("".join([*parts, given.text[at:]]), starts, ends)
+        starts += value.starts[at:]
+        ends += value.ends[at:]
+        return _Read("".join([*parts, value.text[at:]]), starts, ends)
 
 
 def _backslashes(*tokens: str, as_bytes: bool = False) -> _Step:

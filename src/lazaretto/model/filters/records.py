@@ -83,29 +83,29 @@ def filter_record(wanted: Filter) -> dict[str, Any]:
     return {"kind": kind} | {name: part for name, part in _fields(wanted).items() if part not in (None, {})}
 
 
-def rule_from(given: Mapping[str, Any]) -> Rule:
+def rule_from(record: Mapping[str, Any]) -> Rule:
     """Return a rule from JSON. Raises InvalidOption, FilterSyntaxError."""
-    refuse_unknown(given, ("name", "filter", "action"), "rules")
-    action = given.get("action")
+    refuse_unknown(record, ("name", "filter", "action"), "rules")
+    action = record.get("action")
     fields: dict[str, Any] = {}
     if action is not None:
         if not isinstance(action, dict):
             raise InvalidOption(f"expected action to be an object or null, got {shown(action)}")
         fields["action"] = SqlAction(**_given(action))
-    if "filter" in given:
-        fields["filter"] = filter_from(given["filter"])
-    if "name" in given:
-        fields["name"] = given["name"]
+    if "filter" in record:
+        fields["filter"] = filter_from(record["filter"])
+    if "name" in record:
+        fields["name"] = record["name"]
     return Rule(**fields)
 
 
-def filter_from(given: Any) -> Filter:
+def filter_from(record: Any) -> Filter:
     """Return a filter from JSON, which names its kind. Raises InvalidOption, FilterSyntaxError."""
-    kind = given.get("kind") if isinstance(given, dict) else None
+    kind = record.get("kind") if isinstance(record, dict) else None
     made = _FILTERS.get(kind) if isinstance(kind, str) else None
     if made is None:
-        raise InvalidOption(f"expected a filter with a kind of {', '.join(_FILTERS)}, got {shown(given)}")
-    filter_: Filter = made(**_given({name: value for name, value in given.items() if name != "kind"}))
+        raise InvalidOption(f"expected a filter with a kind of {', '.join(_FILTERS)}, got {shown(record)}")
+    filter_: Filter = made(**_given({name: value for name, value in record.items() if name != "kind"}))
     return filter_
 
 

@@ -71,10 +71,10 @@ def sql() -> Any:
     return importlib.import_module("lazaretto.model.filters.sql")
 
 
-def checked_values(what: str, given: object) -> dict[str, Value]:
+def checked_values(what: str, values: object) -> dict[str, Value]:
     """Return values by name that messages could have as properties. Raises InvalidOption."""
     try:
-        return check_properties(given)
+        return check_properties(values)
     except InvalidMessage as error:
         raise InvalidOption(f"{what} of a rule: {error}") from None
 

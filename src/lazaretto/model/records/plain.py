@@ -239,11 +239,11 @@ def _text(value: str) -> str:
     return value if run is None else f"{int(run[1]):,} to {int(run[2]):,}"
 
 
-def options_from(kind: type[T], given: Mapping[str, Any]) -> T:
+def options_from(kind: type[T], record: Mapping[str, Any]) -> T:
     """Return options from JSON. Raises InvalidOption."""
-    return kind(**merged(parts_of(kind, given), None))
+    return kind(**merged(parts_of(kind, record), None))
 
 
-def changes_from(kind: type[Any], given: Mapping[str, Any], current: Any) -> dict[str, Any]:
+def changes_from(kind: type[Any], record: Mapping[str, Any], current: Any) -> dict[str, Any]:
     """Return changed options; of an object within them, only what is given changes. Raises InvalidOption."""
-    return merged(parts_of(kind, given), current)
+    return merged(parts_of(kind, record), current)

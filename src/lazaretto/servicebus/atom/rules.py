@@ -213,8 +213,8 @@ def _rule(element: Element, by_name: dict[str, SigningRule]) -> SigningRule:
     if kind != _TYPE:
         raise Refusal(400, f"expected a {_TYPE}, got {kind!r}")
     name = text_of(element.find("KeyName"))
-    given = element.find("Rights")
-    rights = {text_of(one) for one in (given if given is not None else ())}
+    rights_element = element.find("Rights")
+    rights = {text_of(one) for one in (rights_element if rights_element is not None else ())}
     kept = by_name.get(name)
     return SigningRule(
         name=name,

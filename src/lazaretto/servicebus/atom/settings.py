@@ -234,10 +234,10 @@ def status_name(status: QueueStatus) -> str:
 
 
 def status_of(
-    kind: str, given: Mapping[str, str], before: QueueStatus = QueueStatus.ACTIVE
+    kind: str, texts: Mapping[str, str], before: QueueStatus = QueueStatus.ACTIVE
 ) -> QueueStatus | None:
     """Return the status that a description sets; None: it leaves the one that is. Raises Refusal."""
-    text = given.get("Status", "")
+    text = texts.get("Status", "")
     if not text or text == status_name(before):
         return None
     names = [name for name in STATUSES if name != _NO_STATUSES.get(kind)]
@@ -251,7 +251,7 @@ def status_of(
 
 def changes_of(
     kind: str,
-    given: Mapping[str, str],
+    texts: Mapping[str, str],
     options: QueueOptions | TopicOptions,
     *,
     creates: bool = False,
@@ -266,14 +266,14 @@ def changes_of(
     An element that says what the entity is already changes nothing, so that a client which sends back what
     it read keeps what this library alone can set. Raises Refusal.
     """
-    if given.get("IsAnonymousAccessible", "false").lower() == "true":
+    if texts.get("IsAnonymousAccessible", "false").lower() == "true":
         raise Refusal(400, "expected IsAnonymousAccessible to be false: this server knows no such access")
     changes: dict[str, Any] = {}
     for setting in SETTINGS:
         if setting.element not in ELEMENTS[kind]:
             continue
         before = getattr(options, setting.option)
-        text = given.get(setting.element, "")
+        text = texts.get(setting.element, "")
         if not text and not (setting.clears and not creates):
             continue
         value = setting.read(text)
@@ -299,8 +299,8 @@ def changes_of(
             changed = Parts(receive_retry_count=changed.receive_retry_count)
         changes[setting.option] = changed
     annotations = options.annotations or {}
-    kept = _kept(kind, given, annotations, creates=creates)
-    kept = _kept_addresses(kind, given, kept, base) if base else kept
+    kept = _kept(kind, texts, annotations, creates=creates)
+    kept = _kept_addresses(kind, texts, kept, base) if base else kept
     if kept != annotations:
         changed = {
             name: kept.get(name) for name in {*kept, *annotations} if kept.get(name) != annotations.get(name)

@@ -101,9 +101,9 @@ class Listener:
             self._asked_at = 0.0
             self._listens = False
         self._listen_if(waiting, self._connection)
-        told = [one.pid != own for one in self._connection.raw.notifies(timeout=0)]
-        self._heard += sum(told)
-        self._only_own = bool(told) and not any(told)
+        others = [one.pid != own for one in self._connection.raw.notifies(timeout=0)]
+        self._heard += sum(others)
+        self._only_own = bool(others) and not any(others)
         now = time.monotonic()
         if now >= self._asked_at + _ASK_EVERY:
             self._asked_at = now

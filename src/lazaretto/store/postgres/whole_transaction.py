@@ -246,28 +246,28 @@ class WholeTransaction(PgTransaction):
         ]
         # Whoever sends an id holds the lane of that id, also if its message goes to another one.
         lanes = {
-            given: self.partitions.lane(queue, message.partition_key or message.message_id)
-            for given, message in zip(ids, messages, strict=True)
-            if given[0] is not None
+            message_id: self.partitions.lane(queue, message.partition_key or message.message_id)
+            for message_id, message in zip(ids, messages, strict=True)
+            if message_id[0] is not None
         }
         known = self.message_ids.find_sent(lanes)
         places: dict[object, int] = {}
         new: list[NewMessage] = []
-        for place, given in enumerate(ids):
-            if given not in known and given not in places:
-                places[place if given[0] is None else given] = len(new)
+        for place, message_id in enumerate(ids):
+            if message_id not in known and message_id not in places:
+                places[place if message_id[0] is None else message_id] = len(new)
                 new.append(messages[place])
-        named = {at: given for given, at in places.items() if not isinstance(given, int)}
+        named = {at: message_id for message_id, at in places.items() if not isinstance(message_id, int)}
         sent = self._send_all(queue, new, named) if new else list
         first = lower_bound(queue.queue_id)
 
         def keys() -> list[int]:
             of_new = sent()
             return [
-                first + known[given]
-                if given in known
-                else of_new[places[place if given[0] is None else given]]
-                for place, given in enumerate(ids)
+                first + known[message_id]
+                if message_id in known
+                else of_new[places[place if message_id[0] is None else message_id]]
+                for place, message_id in enumerate(ids)
             ]
 
         return keys

@@ -346,11 +346,11 @@ def _refuse(own: Ticket) -> None:
 
 def _tell(group: list[Ticket]) -> None:
     """Tell whoever wants to be told of tickets, each once of all."""
-    told: dict[Callable[[list[Any]], object], list[Ticket]] = {}
+    by_caller: dict[Callable[[list[Any]], object], list[Ticket]] = {}
     for ticket in group:
         if ticket.tell is not None:
-            told.setdefault(ticket.tell, []).append(ticket)
-    for tell, tickets in told.items():
+            by_caller.setdefault(ticket.tell, []).append(ticket)
+    for tell, tickets in by_caller.items():
         # An event loop that is closed cannot be told.
         with contextlib.suppress(RuntimeError):
             tell(tickets)

@@ -158,8 +158,8 @@ class HistoryTables(Part):
         keys = None if criteria.keys is None else self._context.ids(criteria.keys)
         prints = self._context.ids(criteria.fingerprints or ())
         alike = int(criteria.fingerprints is not None)
-        given = msgspec.structs.asdict(criteria)
-        return {**given, "keys": keys, "fingerprints": prints, "alike": alike, "limit": limit}
+        values = msgspec.structs.asdict(criteria)
+        return {**values, "keys": keys, "fingerprints": prints, "alike": alike, "limit": limit}
 
     def resolve_dead_letters(self, keys: Sequence[int], resolution: str) -> None:
         """Record how dead letters were resolved, and stop counting them."""

@@ -28,11 +28,9 @@ class MessageIdTables(Part):
         `lanes`: the lane of each id with its partition key.
         """
         now = self._context.now
-        asked = {
-            given: self._context.run("select_sent_id", (lane, *given, now)) for given, lane in lanes.items()
-        }
-        rows = {given: answer.fetchone() for given, answer in asked.items()}
-        return {given: row[0] for given, row in rows.items() if row}
+        asked = {ids: self._context.run("select_sent_id", (lane, *ids, now)) for ids, lane in lanes.items()}
+        rows = {ids: answer.fetchone() for ids, answer in asked.items()}
+        return {ids: row[0] for ids, row in rows.items() if row}
 
     def remember(
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int

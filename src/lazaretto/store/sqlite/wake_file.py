@@ -216,9 +216,9 @@ class WakeFile:
     def take_timers(self) -> bool:
         """Return whether this process was told so since it last asked."""
         at = self._base + _TIMERS
-        told = bool(self.memory[at])
+        is_set = bool(self.memory[at])
         self.memory[at] = 0
-        return told
+        return is_set
 
     # -- a writer's times -----------------------------------------------------------------------
 

@@ -67,12 +67,12 @@ class ListedSession(NamedTuple):
     state: ShownBody | None
 
 
-def state_of(given: str | None) -> MessageState | None:
+def state_of(text: str | None) -> MessageState | None:
     """Return the state that a page asks for. Raises InvalidOption."""
-    if given is None:
+    if text is None:
         return None
     try:
-        return MessageState(given)
+        return MessageState(text)
     except ValueError:
         names = ", ".join(state.value for state in MessageState)
         raise InvalidOption(f"expected state to be one of {names}") from None

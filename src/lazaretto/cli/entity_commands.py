@@ -111,7 +111,9 @@ def add_entity(group: Group, entity: Entity) -> None:
     """Add the commands for one kind of entity to its group."""
     noun = entity.noun
 
-    @group.command("create", f"{entity.texts.create}\n\n{_DURATIONS}", key=entity.key, given=entity.settings)
+    @group.command(
+        "create", f"{entity.texts.create}\n\n{_DURATIONS}", key=entity.key, options=entity.settings
+    )
     def create(call: ChangeOptions, key: Key, options: dict[str, Any], exist_ok: ExistOption = False) -> None:
         command = entity.create(key, options)
         # What is wrong with the path is said before a store is made for it.
@@ -153,7 +155,7 @@ def add_entity(group: Group, entity: Entity) -> None:
         f"Change options of a {noun}.\n\n"
         f'Options that are not given keep their values; "none" removes one. {_DURATIONS}',
         key=entity.key,
-        given=entity.changes,
+        options=entity.changes,
     )
     def update(call: ChangeOptions, key: Key, options: dict[str, Any]) -> None:
         if not options:

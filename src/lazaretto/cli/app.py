@@ -71,8 +71,8 @@ def open_missing() -> None:
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _version(asks: bool) -> None:
+    if asks:
         from lazaretto import __version__
 
         print(f"lazaretto {__version__}")

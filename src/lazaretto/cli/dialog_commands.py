@@ -98,9 +98,9 @@ def list_(
 ) -> None:
     """List conversations: their states, and why they wait."""
     with call.broker() as broker:
-        wanted = None if state is None else state.value
+        name = None if state is None else state.value
         conversations = broker.dialogs.conversations(
-            queue=queue, state=wanted, group=group, held=held, limit=limit
+            queue=queue, state=name, group=group, held=held, limit=limit
         )
         empty = "no conversations held" if held else "no conversations"
         call.print_all(conversations, _COLUMNS, _row, empty, spare=("far service",))

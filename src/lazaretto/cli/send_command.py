@@ -231,17 +231,17 @@ def _uninterrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    held: list[int] = []
+    signals: list[int] = []
 
     def hold(number: int, frame: FrameType | None) -> None:
-        held.append(number)
+        signals.append(number)
 
     before = signal.signal(signal.SIGINT, hold)
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-    if held:
+    if signals:
         raise KeyboardInterrupt
 
 

@@ -53,9 +53,9 @@ def migrate(
     the second with --after, when none of them is left. Opening a store does the first step by itself, if
     its user may.
     """
-    done = migrate_store(call.url(), after=after)
-    numbers = ", ".join(map(str, done))
-    call.print({"migrations": done}, f"done: migration {numbers}" if done else "already up to date")
+    steps = migrate_store(call.url(), after=after)
+    numbers = ", ".join(map(str, steps))
+    call.print({"migrations": steps}, f"done: migration {numbers}" if steps else "already up to date")
 
 
 @stores.command("copy")

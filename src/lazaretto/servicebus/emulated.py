@@ -105,8 +105,8 @@ class _Node:
     place: str
     value: Any
 
-    def wrong(self, wanted: str) -> InvalidOption:
-        return InvalidOption(f"{self.place or 'the file'}: {wanted}")
+    def wrong(self, expectation: str) -> InvalidOption:
+        return InvalidOption(f"{self.place or 'the file'}: {expectation}")
 
     def of(self, kind: type[Any]) -> Any:
         if type(self.value) is not kind:

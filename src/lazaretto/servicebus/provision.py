@@ -18,19 +18,19 @@ _FORWARDS: Final = ("forward_to", "forward_dead_lettered_messages_to")
 _ACTOR: Final = "emulator"
 
 
-def provision(broker: Broker, wanted: EmulatedNamespace) -> None:
+def provision(broker: Broker, namespace: EmulatedNamespace) -> None:
     """Make every entity of a namespace, or change its options to those given; others stay as they are.
 
     Raises InvalidOption, which says where in the file what is refused stands.
     """
     later: list[tuple[Emulated, dict[str, Any]]] = []
-    for queue in wanted.queues:
+    for queue in namespace.queues:
         with _told_where(queue):
             later.append((queue, _queue(broker, queue)))
-    for topic in wanted.topics:
+    for topic in namespace.topics:
         with _told_where(topic):
             _topic(broker, topic)
-    for (topic_path, name), subscription in wanted.subscriptions.items():
+    for (topic_path, name), subscription in namespace.subscriptions.items():
         with _told_where(subscription):
             later.append((subscription, _subscribe(broker, topic_path, name, subscription)))
     for entity, forwards in later:

@@ -196,18 +196,18 @@ def data_of(raw: bytes, part: Part) -> bytes:
     return raw[part.value + size : part.end]
 
 
-def encode_body(body: bytes, held: Any) -> bytes:
+def encode_body(body: bytes, residue: Any) -> bytes:
     """Return the sections of a body. One that an edit has changed may not be what it was: then it is data."""
-    if held is None:
+    if residue is None:
         return _data(body)
-    if held == TEXT and _is_text(body):
+    if residue == TEXT and _is_text(body):
         return b"\x00\x53\x77" + string(body.decode())
-    if held == BYTES:
+    if residue == BYTES:
         return b"\x00\x53\x77" + binary(body)
-    if held == SECTIONS and _are_sections(body):
+    if residue == SECTIONS and _are_sections(body):
         return body
-    if isinstance(held, list) and _are_lengths(held, len(body)):
-        ends = list(itertools.accumulate(held, initial=0))
+    if isinstance(residue, list) and _are_lengths(residue, len(body)):
+        ends = list(itertools.accumulate(residue, initial=0))
         return b"".join(_data(body[start:end]) for start, end in itertools.pairwise(ends))
     return _data(body)
 

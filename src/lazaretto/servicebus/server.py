@@ -352,8 +352,8 @@ class Door:
             raise NotAllowed(f"Cannot create a MessageSession for a sub-queue. It is {path!r}")
         if requires != of_session:
             # As Service Bus says it: programs look for the words.
-            wanted = _WANTS_SESSION if requires else _HAS_NO_SESSIONS
-            raise NotAllowed(f"{wanted} It is {path!r}")
+            kind = _WANTS_SESSION if requires else _HAS_NO_SESSIONS
+            raise NotAllowed(f"{kind} It is {path!r}")
         return options
 
     async def check_exists(self, path: str) -> None:

@@ -75,11 +75,11 @@ def spark_session(settings: Mapping[str, str] | None = None, environment: Iterab
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if "PYSPARK_GATEWAY_PORT" in os.environ or SparkSession.getActiveSession() is not None:
-        wanted = {**_missing_of(settings), **settings}
+        whole = {**_missing_of(settings), **settings}
     else:
-        wanted = _of_new_java(settings)
+        whole = _of_new_java(settings)
     builder = SparkSession.builder
-    for name, value in wanted.items():
+    for name, value in whole.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     # Not as settings, which are on the driver's command line, in event logs and on its page.
@@ -105,19 +105,19 @@ def _missing_of(settings: Mapping[str, str]) -> dict[str, str]:
 
 def _of_new_java(settings: Mapping[str, str]) -> dict[str, str]:
     """Return all settings of a Spark that is to be started. Raises JavaNotFound."""
-    wanted = {**SETTINGS, **settings}
-    if is_cluster(wanted["spark.master"]):
+    whole = {**SETTINGS, **settings}
+    if is_cluster(whole["spark.master"]):
         # Executors elsewhere must reach the driver.
         for name in _OF_ONE_MACHINE:
             if name not in settings:
-                del wanted[name]
+                del whole[name]
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     if _JAVA not in settings:
-        wanted[_JAVA] += java_options(java)
-    if not is_cluster(wanted["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
-        wanted.setdefault(_DAEMON, daemon.__name__)
-    return wanted
+        whole[_JAVA] += java_options(java)
+    if not is_cluster(whole["spark.master"]) and _finds_us(os.environ["PYSPARK_PYTHON"]):
+        whole.setdefault(_DAEMON, daemon.__name__)
+    return whole
 
 
 def _finds_us(python: str) -> bool:
@@ -126,7 +126,7 @@ def _finds_us(python: str) -> bool:
         "import importlib.util; found = importlib.util.find_spec('lazaretto'); print(found and found.origin)"
     )
     try:
-        done = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=60)  # noqa: S603
+        process = subprocess.run([python, "-c", look], capture_output=True, text=True, timeout=60)  # noqa: S603
     except (OSError, subprocess.SubprocessError):
         return False
-    return done.returncode == 0 and done.stdout.strip() == lazaretto.__file__
+    return process.returncode == 0 and process.stdout.strip() == lazaretto.__file__

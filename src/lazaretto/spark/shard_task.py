@@ -269,10 +269,10 @@ class ShardTask:
             return self._run_inline(items, in_order)
         assert self._sandbox is not None
         ends: list[tuple[Ended, Any]] = []
-        held = 0
+        size = 0
 
         def is_over(verdicts: list[Verdict]) -> bool:
-            nonlocal held
+            nonlocal size
             if verdicts.count(DONE) == len(verdicts):
                 ends.extend([SIMPLY] * len(verdicts))
                 return False
@@ -280,8 +280,8 @@ class ShardTask:
             # A process that takes over knows nothing of what the one before it held or left for later.
             ran = verdicts[: next((at for at in others if _is_left(verdicts[at])), None)]
             ends.extend(ends_of(ran))
-            held += sum(len(result) for at in others if (result := verdicts[at].result) is not None)
-            return len(ran) < len(verdicts) or held >= MOST_HELD
+            size += sum(len(result) for at in others if (result := verdicts[at].result) is not None)
+            return len(ran) < len(verdicts) or size >= MOST_HELD
 
         self._sandbox.run(items, stop_on_failure=in_order, is_over=is_over)
         return ends
@@ -289,16 +289,16 @@ class ShardTask:
     def _run_inline(self, items: Columns, in_order: bool) -> list[tuple[Ended, Any]]:
         assert self._inline is not None
         ends: list[tuple[Ended, Any]] = []
-        held = 0
+        size = 0
         for one in self._join(items.columns):
             try:
                 effects, result = self._inline(one)
                 result = plain_result(result)
                 ends.append(SIMPLY if effects is None and result is None else (ended_with(effects), result))
-                held += size_of_result(result)
+                size += size_of_result(result)
             except BaseException as error:
                 ends.append((Ended(Settlement(Outcome.FAILED, failure_of(error))), None))
-            if held >= MOST_HELD or (in_order and has_failed(ends[-1])):
+            if size >= MOST_HELD or (in_order and has_failed(ends[-1])):
                 break
         return ends
 

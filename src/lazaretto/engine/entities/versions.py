@@ -38,11 +38,11 @@ class IfVersion(Operation[T]):
         return self.operation.run(tx)
 
 
-def require_version(tx: Transaction, path: EntityPath, wanted: str) -> None:
+def require_version(tx: Transaction, path: EntityPath, version: str) -> None:
     """Raise ChangedMeanwhile unless an entity has the version that somebody saw."""
     current = entity_version(tx, path)
-    if current != wanted:
+    if current != version:
         raise ChangedMeanwhile(
-            f"expected the settings of {path.queue!r} in version {wanted!r}, got {current!r}: somebody has "
+            f"expected the settings of {path.queue!r} in version {version!r}, got {current!r}: somebody has "
             "changed them; look again"
         )

@@ -71,20 +71,20 @@ class LetterEditor(Protocol):
 MakeEditor = Callable[[Edit], LetterEditor]
 
 
-def places(letters: int, wanted: int | None) -> list[tuple[int, int]]:
+def places(letters: int, most: int | None) -> list[tuple[int, int]]:
     """Return which members to look at: all, or as many as wanted in a few runs spread over the whole set."""
-    if wanted is None or wanted >= letters:
+    if most is None or most >= letters:
         spread = [(0, letters)]
     else:
-        runs = min(10, wanted)
-        size = wanted // runs
+        runs = min(10, most)
+        size = most // runs
         spread = [(letters * run // runs, min(letters * run // runs + size, letters)) for run in range(runs)]
     return [
         (first, min(first + _AT_ONCE, end)) for start, end in spread for first in range(start, end, _AT_ONCE)
     ]
 
 
-def preview(look: Look, name: str, editor: LetterEditor | None, wanted: int | None) -> RepairPreview:
+def preview(look: Look, name: str, editor: LetterEditor | None, most: int | None) -> RepairPreview:
     """Return what would become of the letters of a repair, or of some of them, if they were sent now.
 
     An edit is applied between two reads, because a function may take its time.
@@ -92,7 +92,7 @@ def preview(look: Look, name: str, editor: LetterEditor | None, wanted: int | No
     record = look(lambda tx: find_repair(tx, name))
     sample = _Look(record)
     look(sample.begin)
-    for first, last in places(record.letters, wanted):
+    for first, last in places(record.letters, most):
         while first < last:
             # Without an edit nobody asks what the messages are.
             read = functools.partial(

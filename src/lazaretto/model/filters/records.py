@@ -77,10 +77,12 @@ def rule_record(rule: Rule) -> dict[str, Any]:
     return {"name": rule.name, "filter": filter_record(rule.filter), "action": action}
 
 
-def filter_record(wanted: Filter) -> dict[str, Any]:
+def filter_record(condition: Filter) -> dict[str, Any]:
     """Return a filter with its kind; what is not set is left out."""
-    kind = type(wanted).__name__.removesuffix("Filter").lower()
-    return {"kind": kind} | {name: part for name, part in _fields(wanted).items() if part not in (None, {})}
+    kind = type(condition).__name__.removesuffix("Filter").lower()
+    return {"kind": kind} | {
+        name: part for name, part in _fields(condition).items() if part not in (None, {})
+    }
 
 
 def rule_from(record: Mapping[str, Any]) -> Rule:

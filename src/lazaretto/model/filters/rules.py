@@ -194,19 +194,19 @@ def sorted_rules(rules: Sequence[Rule]) -> list[Rule]:
     return sorted(rules, key=lambda rule: rule.name.lower())
 
 
-def describe_filter(wanted: Filter) -> str:
+def describe_filter(condition: Filter) -> str:
     """Return a filter as one reads it."""
-    if isinstance(wanted, SqlFilter):
-        return wanted.expression
-    if isinstance(wanted, CorrelationFilter):
-        pairs = wanted.wanted().items()
+    if isinstance(condition, SqlFilter):
+        return condition.expression
+    if isinstance(condition, CorrelationFilter):
+        pairs = condition.wanted().items()
         return " and ".join(f"{'sys.' if s == 'sys' else ''}{n} = {v!r}" for (s, n), v in pairs)
-    return type(wanted).__name__.removesuffix("Filter").lower()
+    return type(condition).__name__.removesuffix("Filter").lower()
 
 
-def equals(value: Value, wanted: Value) -> bool:
+def equals(value: Value, other: Value) -> bool:
     """Return whether two values are equal and of one kind, as correlation filters compare."""
-    return type(value) is type(wanted) and bool(value == wanted)
+    return type(value) is type(other) and bool(value == other)
 
 
 def _matcher(filter_: Filter) -> Callable[[MessageView], bool]:

@@ -203,8 +203,8 @@ def disposition_frame(
     channel: int, first: int, last: int, state: bytes, *, receiver: bool, settled: bool
 ) -> bytes:
     """Return a disposition's frame: the same as of a Disposition, made quicker. `state`: encoded."""
-    role, done = encode.boolean(receiver), encode.boolean(settled)
-    head = _disposition(b"\x00\x53\x15\xd0", 17 + len(state), 6, role, 0x70, first, 0x70, last, done)
+    role, is_settled = encode.boolean(receiver), encode.boolean(settled)
+    head = _disposition(b"\x00\x53\x15\xd0", 17 + len(state), 6, role, 0x70, first, 0x70, last, is_settled)
     body = head + state + _FALSE
     return _framed(channel, body, FrameType.AMQP)
 

@@ -61,9 +61,9 @@ class SideCommits(Store):
     def run(self, operation: Operation[T]) -> T:
         path_key = operation.confined_to()
         if path_key is not None:
-            done = self._run_confined(operation, path_key)
-            if done is not None:
-                return done[0]
+            answer = self._run_confined(operation, path_key)
+            if answer is not None:
+                return answer[0]
         return super().run(operation)
 
     def _run_confined(self, operation: Operation[T], path_key: str) -> tuple[T, ConfinedContext] | None:
@@ -78,10 +78,10 @@ class SideCommits(Store):
                     # It may be another server now, where what is remembered does not hold.
                     return None
             with translating(self._where):
-                done = self._confined.run(operation, path_key, durable=durable)
-            if done is None:
+                answer = self._confined.run(operation, path_key, durable=durable)
+            if answer is None:
                 return None
-            _, context = done
+            _, context = answer
             with self._group.writing():
                 self._note(context)
                 if context.era == self._connection.era:
@@ -94,7 +94,7 @@ class SideCommits(Store):
         finally:
             self._group.let_go(holder)
         self._announce(context)
-        return done
+        return answer
 
     @contextmanager
     def _lent(
@@ -137,8 +137,8 @@ class SideCommits(Store):
             self._group.let_go(holder)
             raise
 
-        def ended(connection: PgConnection, done: CommitContext | None) -> None:
-            self._end_user_sql(connection, done, holder)
+        def ended(connection: PgConnection, context: CommitContext | None) -> None:
+            self._end_user_sql(connection, context, holder)
 
         return PgExclusive(connection, self.opener, commits, self._translated, ended)
 
@@ -180,23 +180,23 @@ class SideCommits(Store):
             if not (self._connection.broken or self._connection.heard):
                 self._whole.write_ranges(self._connection, queues)
 
-    def _end_user_sql(self, connection: PgConnection, done: CommitContext | None, holder: int) -> None:
+    def _end_user_sql(self, connection: PgConnection, context: CommitContext | None, holder: int) -> None:
         try:
             with suppress(psycopg.Error):
                 connection.roll_back()
-                if done is None and not connection.broken:
+                if context is None and not connection.broken:
                     # What was set in it is gone, and what one before it has set is there again.
                     connection.set_again()
             self._readers.give_back(connection)
         finally:
             self._group.let_go(holder)
-        if done is None:
+        if context is None:
             return
         with self._group.writing():
-            self._note(done)
-        self._announce(done)
+            self._note(context)
+        self._announce(context)
 
-    def _note(self, done: CommitContext) -> None:
+    def _note(self, context: CommitContext) -> None:
         """Record what a commit has counted, and that it may have set a timer. Whoever may write does it."""
-        self._add_rates(done)
+        self._add_rates(context)
         self._changes += 1

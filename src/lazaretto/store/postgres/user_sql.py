@@ -155,8 +155,8 @@ class PgExclusive(Exclusive):
     def _run(self, operation: Operation[T]) -> tuple[T, CommitContext]:
         return self._commits.run(operation)
 
-    def _end(self, done: CommitContext | None) -> None:
-        self._ended(self._connection, done)
+    def _end(self, context: CommitContext | None) -> None:
+        self._ended(self._connection, context)
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, psycopg.Error)

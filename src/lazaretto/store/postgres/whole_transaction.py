@@ -166,10 +166,10 @@ class WholeSessions(SessionTables):
 
     def look_ahead(self, keys: Sequence[int]) -> None:
         """Read whether any of several messages holds a session."""
-        wanted = [key for key in keys if key not in self._free]
-        if wanted and self._held_by(wanted):
+        unread = [key for key in keys if key not in self._free]
+        if unread and self._held_by(unread):
             raise Unforeseen
-        self._free.update(wanted)
+        self._free.update(unread)
 
     def release(self, keys: Sequence[int]) -> list[HeldSessionRecord]:
         if not self._free.issuperset(keys) and self._held_by(keys):

@@ -119,13 +119,13 @@ class WriterCommits(SideCommits):
         # A commit that holds nothing alone keeps nobody waiting while it waits for its disk.
         flush = durable and not self._alone and whole.locks.alone
         try:
-            done, version = self._whole.send(connection, whole, durable=durable, flush=flush)
+            answer, version = self._whole.send(connection, whole, durable=durable, flush=flush)
         except psycopg.errors.LockNotAvailable as error:
             # The lock of the store would be waited for as long, and all others would wait behind it.
             if not self._upkeep.end_silent_writers():
                 raise self._translated(error) from error
             return group, True
-        if not done:
+        if not answer:
             return group, whole.plan.guarded
         if version is not None:
             self._note_written(whole, whole.locks.queues, version)

@@ -104,10 +104,10 @@ class HistoryTables(Part):
 
     def look_ahead(self, keys: Sequence[int]) -> None:
         """Read the latest errors of several messages, up to `forget_ahead`."""
-        if wanted := [key for key in keys if key not in self._latest]:
-            rows = self._context.run("select_last_errors", {"keys": self._context.ids(wanted)})
+        if unread := [key for key in keys if key not in self._latest]:
+            rows = self._context.run("select_last_errors", {"keys": self._context.ids(unread)})
             errors: dict[int, ErrorRecord | None] = {key: ErrorRecord(*error) for key, *error in rows}
-            self._latest.update({key: errors.get(key) for key in wanted})
+            self._latest.update({key: errors.get(key) for key in unread})
 
     def forget_ahead(self) -> None:
         """Forget what was looked at ahead."""

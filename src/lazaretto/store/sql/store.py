@@ -188,19 +188,19 @@ class Store(ABC):
             raise self._translated(error) from error
         self._committed(self._tx.context)
 
-    def _committed(self, done: CommitContext) -> None:
+    def _committed(self, context: CommitContext) -> None:
         """Remember and announce the results of a finished commit."""
-        if done.cursors:
-            self._memory.cursors.update(done.cursors)
-        if done.registers:
+        if context.cursors:
+            self._memory.cursors.update(context.cursors)
+        if context.registers:
             self._memory.registered = True
-        if done.notices:
-            self._notices.add(done.notices)
-        if done.adds_rates:
+        if context.notices:
+            self._notices.add(context.notices)
+        if context.adds_rates:
             self._rates.written()
         self._rates.keep()
-        if done.woken or done.comes_due is not None:
-            self._tell(done.woken, done.comes_due)
+        if context.woken or context.comes_due is not None:
+            self._tell(context.woken, context.comes_due)
 
     def _start_over(self) -> None:
         """Undo all that was done and not committed."""
@@ -333,19 +333,19 @@ class Store(ABC):
         """Wake the receivers of newly receivable messages; `comes_due`: when the next timer is due."""
         self.notifier.notify(woken)
 
-    def _add_rates(self, done: CommitContext) -> None:
+    def _add_rates(self, context: CommitContext) -> None:
         """Add what a transaction with the user's own SQL has counted. Whoever may write does it."""
-        if done.rates.entries:
-            done.rates.keep()
-            self._rates.add(done.rates)
+        if context.rates.entries:
+            context.rates.keep()
+            self._rates.add(context.rates)
 
-    def _announce(self, done: CommitContext) -> None:
+    def _announce(self, context: CommitContext) -> None:
         """Tell of what such a transaction has committed."""
-        if done.woken:
+        if context.woken:
             # What it has scheduled besides is looked for.
-            self._tell(done.woken, self.clock.now())
-        if done.notices:
-            self._notices.add(done.notices)
+            self._tell(context.woken, self.clock.now())
+        if context.notices:
+            self._notices.add(context.notices)
             self._notices.write()
 
     def rates_left(self) -> bool:

@@ -64,8 +64,8 @@ class Exclusive(ABC):
         """Run an operation and commit; return its answer, and what follows the commit."""
 
     @abstractmethod
-    def _end(self, done: CommitContext | None) -> None:
-        """Undo what is not committed, and let others write; `done`: what was committed."""
+    def _end(self, context: CommitContext | None) -> None:
+        """Undo what is not committed, and let others write; `context`: what was committed."""
 
     @abstractmethod
     def _translated(self, error: Exception) -> LazarettoError:
@@ -90,13 +90,13 @@ class Exclusive(ABC):
         try:
             self._refuse_ended()
             with measuring_commit(1):
-                answer, done = self._run(operation)
+                answer, context = self._run(operation)
         except BaseException as error:
             self.rollback()
             if isinstance(error, self.errors):
                 raise self._translated(error) from error
             raise
-        self._end(done)
+        self._end(context)
         return answer
 
     def rollback(self) -> None:

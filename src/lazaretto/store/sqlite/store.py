@@ -281,13 +281,13 @@ class SqliteStore(Store):
             self._group.release()
             raise
 
-    def _end_exclusive(self, done: CommitContext | None) -> None:
+    def _end_exclusive(self, context: CommitContext | None) -> None:
         self._pass_on()
-        if done is not None:
-            self._add_rates(done)
+        if context is not None:
+            self._add_rates(context)
         self._group.release()
-        if done is not None:
-            self._announce(done)
+        if context is not None:
+            self._announce(context)
 
     def _open_exclusive(self, memory: Memory) -> SqliteExclusive:
         with translating(self._where):

@@ -119,13 +119,13 @@ class SqliteExclusive(Exclusive):
         self._connection.execute("COMMIT")
         return answer, self._tx.context
 
-    def _end(self, done: CommitContext | None) -> None:
+    def _end(self, context: CommitContext | None) -> None:
         try:
             # Closing a connection undoes what it has not committed.
             self._connection.close()
         finally:
             # Also when a signal raises an exception: nobody could write any more.
-            self._ended(done)
+            self._ended(context)
 
     def _translated(self, error: Exception) -> LazarettoError:
         assert isinstance(error, sqlite3.Error)

@@ -124,7 +124,7 @@ def _overrule(
         return Retry()
     assert isinstance(poison, Disposition)
     verdict = verdict._replace(disposition=poison)
-    _finish(tx, queue, row, verdict, failure, decided=True)
+    carry_out(tx, queue, row, verdict, failure, decided=True)
     return verdict
 
 
@@ -135,29 +135,18 @@ def carry_out(
     verdict: Verdict,
     failure: Failure | None = None,
     delay: float | None = None,
+    *,
+    decided: bool = False,
 ) -> None:
-    """Apply the policy's verdict to a message."""
+    """Apply a verdict to a message, and a final one to its session, too.
+
+    `decided`: an error handler has decided on this message, so its session need not wait.
+    """
     if isinstance(verdict, Retry):
         if verdict.new_cycle:
             row = _replace(row, cycle=row.cycle + 1, cycle_attempts=0)
         put_back(tx, row, verdict.delay if delay is None else delay, through_retry=verdict.new_cycle)
         return
-    _finish(tx, queue, row, verdict, failure)
-
-
-def _finish(
-    tx: Transaction,
-    queue: QueueRecord,
-    row: MessageRow,
-    verdict: Final,
-    failure: Failure | None,
-    *,
-    decided: bool = False,
-) -> None:
-    """Apply a final verdict to a message and its session.
-
-    `decided`: an error handler has decided on this message, so its session need not wait.
-    """
     hooks = hooks_of(queue)
     mode = hooks.poison_session(queue, verdict)
     in_session = row.session_id is not None and in_main(row.key)

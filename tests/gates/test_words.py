@@ -16,7 +16,7 @@ MOST = {
     "found": 32,
     "given": 12,
     "left": 37,
-    "known": 42,
+    "known": 13,
     "wanted": 10,
     "held": 20,
     "done": 10,

@@ -216,7 +216,7 @@ def type_of(options: SparkOptions) -> pa.StructType:
     return pa.struct(list(arrow_schema(kind)))
 
 
-def extras_of(options: SparkOptions, schema: StructType, known: Collection[str]) -> Extras | None:
+def extras_of(options: SparkOptions, schema: StructType, columns: Collection[str]) -> Extras | None:
     """Return what a schema has besides the known columns, if the options ask for it. Raises InvalidOption."""
     from pyspark.sql.types import StructType
 
@@ -224,7 +224,7 @@ def extras_of(options: SparkOptions, schema: StructType, known: Collection[str])
 
     properties = property_columns(options.properties)
     ours = (VALUE, PROBLEM) if options.body else ()
-    mine = [field for field in schema.fields if field.name not in known]
+    mine = [field for field in schema.fields if field.name not in columns]
     mine = [field for field in mine if field.name in ours or field.name in properties]
     if not mine:
         return None
@@ -246,7 +246,7 @@ def make_extras(options: SparkOptions, columns: pa.Schema) -> Extras:
     return extras
 
 
-def ddl_of_extras(options: SparkOptions, known: Collection[str]) -> str:
+def ddl_of_extras(options: SparkOptions, columns: Collection[str]) -> str:
     """Return the columns that the options ask for, for Spark to parse; look at a sample if it has to."""
     from pyspark.sql.pandas.types import from_arrow_type
 
@@ -255,7 +255,7 @@ def ddl_of_extras(options: SparkOptions, known: Collection[str]) -> str:
         parts += [f"{VALUE} struct<{options.body_schema}>", f"{PROBLEM} string"]
     elif options.body:
         parts += [f"{VALUE} {ddl(from_arrow_type(value_type(options)))}", f"{PROBLEM} string"]
-    taken = {*known, *((VALUE, PROBLEM) if options.body else ())}
+    taken = {*columns, *((VALUE, PROBLEM) if options.body else ())}
     parts += [
         f"{_quoted(name)} {ddl(from_arrow_type(kind))}"
         for name, kind in property_columns(options.properties, taken).items()

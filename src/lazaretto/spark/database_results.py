@@ -131,9 +131,9 @@ class DatabaseResults:
 
     def published(self) -> int:
         """Return the last claim that the table has, 0 if it has none."""
-        known = f"SELECT max(claim) FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
+        query = f"SELECT max(claim) FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
         with self._transaction() as cursor:
-            (last,) = self._run(cursor, known, self._owner).fetchone()
+            (last,) = self._run(cursor, query, self._owner).fetchone()
         return max(0, last or 0)
 
     def open_stage(self, schema: pa.Schema, claim: int, shard: int, stage: str) -> ResultPart:
@@ -174,10 +174,10 @@ class DatabaseResults:
         """Return why the table would refuse results of these stages, by sequence number."""
         table, columns = self._table, ", ".join(self._columns)
         own = f"FROM {table}_staged WHERE consumer = {_VALUE} AND claim = {_VALUE}"
-        known = f"SELECT 1 FROM {table}_claims WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
+        query = f"SELECT 1 FROM {table}_claims WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
         try:
             with self._transaction() as cursor:
-                if self._run(cursor, known, self._owner, claim).fetchone():
+                if self._run(cursor, query, self._owner, claim).fetchone():
                     return {}
                 for stage in stages:
                     copy = (
@@ -224,8 +224,8 @@ class DatabaseResults:
     def begin(self, claim: int) -> None:
         """Note that claims up to this one have nothing here that is not published, unless it was noted."""
         with self._transaction() as cursor:
-            known = f"SELECT 1 FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
-            if not self._run(cursor, known, self._owner).fetchone():
+            query = f"SELECT 1 FROM {self._table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
+            if not self._run(cursor, query, self._owner).fetchone():
                 sql = f"INSERT INTO {self._table}_claims VALUES ({_VALUE}, {_VALUE})"  # noqa: S608
                 # Below the number of every claim.
                 self._run(cursor, sql, self._owner, -1 - claim)
@@ -234,7 +234,7 @@ class DatabaseResults:
         """Return what is missing of a claim that was not published yet."""
         table = self._table
         first = f"SELECT min(claim) FROM {table}_claims WHERE consumer = {_VALUE}"  # noqa: S608
-        known = f"SELECT 1 FROM {table}_claims WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
+        query = f"SELECT 1 FROM {table}_claims WHERE consumer = {_VALUE} AND claim = {_VALUE}"  # noqa: S608
         count = (
             f"SELECT count(*) FROM {table}_staged "  # noqa: S608
             f"WHERE consumer = {_VALUE} AND claim = {_VALUE} AND stage = {_VALUE}"
@@ -244,7 +244,7 @@ class DatabaseResults:
             if (
                 begun is None
                 or claim <= -1 - begun
-                or self._run(cursor, known, self._owner, claim).fetchone()
+                or self._run(cursor, query, self._owner, claim).fetchone()
             ):
                 return []
             counts = {
@@ -260,12 +260,12 @@ class DatabaseResults:
         """Move a claim's rows to the table, unless it has them."""
         table, key = self._table, (self._owner, claim)
         of_claim = f"WHERE consumer = {_VALUE} AND claim = {_VALUE}"
-        known = f"SELECT 1 FROM {table}_claims {of_claim}"  # noqa: S608
+        query = f"SELECT 1 FROM {table}_claims {of_claim}"  # noqa: S608
         columns = ", ".join(self._columns)
         try:
             with self._transaction() as cursor:
                 # The key makes the claim one of the table's, once, whoever publishes.
-                if self._run(cursor, known, *key).fetchone():
+                if self._run(cursor, query, *key).fetchone():
                     return
                 self._run(cursor, f"INSERT INTO {table}_claims VALUES ({_VALUE}, {_VALUE})", *key)  # noqa: S608
                 for stage in stages:
@@ -279,7 +279,7 @@ class DatabaseResults:
                 self._forget(cursor, claim)
         except Exception as error:
             with self._transaction() as cursor:
-                if self._run(cursor, known, *key).fetchone():
+                if self._run(cursor, query, *key).fetchone():
                     return
             if _is_of_table(error):
                 raise

@@ -51,13 +51,13 @@ class LazarettoSource(DataSource):
             plain = schema_of(columns, columns)
         else:
             plain = SHARDS if options.shards_only else STREAM
-        known = from_arrow_schema(plain)
+        schema = from_arrow_schema(plain)
         if not options.body and not options.properties:
-            return known
+            return schema
         from lazaretto.spark.bodies import ddl_of_extras
 
         _refuse_bodies(options)
-        said = [f"{field.name} {field.dataType.simpleString()}" for field in known.fields]
+        said = [f"{field.name} {field.dataType.simpleString()}" for field in schema.fields]
         # As one type: of a list of columns that it cannot parse, Spark blames the first.
         return f"struct<{', '.join([*said, ddl_of_extras(options, plain.names)])}>"
 
@@ -69,8 +69,8 @@ class LazarettoSource(DataSource):
         options = parse(self.options)
         if not options.view:
             raise InvalidOption(f"a batch read needs the option view, one of {', '.join(VIEWS)}")
-        known = VIEWS[options.view].columns
-        extras = _extras(options, schema, known, f"the view {options.view!r}")
+        columns = VIEWS[options.view].columns
+        extras = _extras(options, schema, columns, f"the view {options.view!r}")
         return SnapshotReader(options, list(schema.names), extras)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name

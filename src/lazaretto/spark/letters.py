@@ -52,18 +52,18 @@ class Causes:
     """The cause of each fingerprint; 0 stands for none."""
 
     def __init__(self, causes: Mapping[int, int]) -> None:
-        known = sorted(causes.items()) or [(0, 0)]
-        self._fingerprints = np.array([fingerprint for fingerprint, _ in known], np.int64)
-        self._causes = np.array([cause for _, cause in known], np.int64)
+        pairs = sorted(causes.items()) or [(0, 0)]
+        self._fingerprints = np.array([fingerprint for fingerprint, _ in pairs], np.int64)
+        self._causes = np.array([cause for _, cause in pairs], np.int64)
 
     def of(self, fingerprints: pa.Array) -> Any:
         """Return the cause of each fingerprint of a column, as an array of numbers."""
         values = fingerprints.fill_null(0).to_numpy(zero_copy_only=False)
         places = np.minimum(np.searchsorted(self._fingerprints, values), len(self._fingerprints) - 1)
-        known = self._fingerprints[places] == values
+        is_known = self._fingerprints[places] == values
         if fingerprints.null_count:
-            known &= ~fingerprints.is_null().to_numpy(zero_copy_only=False)
-        return np.where(known, self._causes[places], 0)
+            is_known &= ~fingerprints.is_null().to_numpy(zero_copy_only=False)
+        return np.where(is_known, self._causes[places], 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -223,10 +223,10 @@ def begin_results(sink: Sink, options: SparkOptions) -> None:
     with broker_at(options.url()) as broker:
         consumer = ClaimConsumer(store_of(broker), options.queue, options.consumer)
         summaries, last, ended = consumer.summaries(), consumer.last_claim(), consumer.last_ended()
-    known = getattr(sink, "published", int)()
-    if known > last:
+    published = getattr(sink, "published", int)()
+    if published > last:
         raise InvalidOption(
-            f"the results have claim {known} of consumer {consumer.name!r}, and the store only "
+            f"the results have claim {published} of consumer {consumer.name!r}, and the store only "
             f"{last}: the store is older; use other results, or the newer store"
         )
     begin = getattr(sink, "begin", None)

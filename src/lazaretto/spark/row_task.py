@@ -83,8 +83,8 @@ def run_rows(
     if task is not None:
         ends.append({"stage": task.stage, "rows": task.rows, "results": task.written})
     if ends:
-        known = [{name: one.get(name) for name in TOLD.names} for one in ends]
-        yield pa.RecordBatch.from_pylist(known, schema=TOLD)
+        reports = [{name: one.get(name) for name in TOLD.names} for one in ends]
+        yield pa.RecordBatch.from_pylist(reports, schema=TOLD)
 
 
 class _TaskOfRows(ShardTask):

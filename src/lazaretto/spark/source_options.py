@@ -171,16 +171,16 @@ def parse(options: Mapping[str, str]) -> SparkOptions:
     names = {name.replace("_", ""): name for name in _FIELDS}
     values: dict[str, Any] = {}
     for name, text in values_by_name.items():
-        known = names.get(name.replace("_", ""))
-        if known is None:
+        field = names.get(name.replace("_", ""))
+        if field is None:
             refuse_unknown([name], _FIELDS, "the options of format('lazaretto')")
             continue
         try:
-            values[known] = _FIELDS[known](text)
+            values[field] = _FIELDS[field](text)
         except KeyError:
-            raise InvalidOption(f"expected option {known} to be true or false, got {shown(text)}") from None
+            raise InvalidOption(f"expected option {field} to be true or false, got {shown(text)}") from None
         except ValueError:
-            raise InvalidOption(f"expected option {known} to be a number, got {shown(text)}") from None
+            raise InvalidOption(f"expected option {field} to be a number, got {shown(text)}") from None
     missing = [name for name in ("store", "queue") if name not in values]
     if missing:
         raise InvalidOption(f"format('lazaretto') needs the option {missing[0]!r}")

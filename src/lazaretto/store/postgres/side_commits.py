@@ -85,9 +85,9 @@ class SideCommits(Store):
             with self._group.writing():
                 self._note(context)
                 if context.era == self._connection.era:
-                    known = self._memory.cursors
-                    known.update(
-                        {lane: max(key, known.get(lane, 0)) for lane, key in context.cursors.items()}
+                    cursors = self._memory.cursors
+                    cursors.update(
+                        {lane: max(key, cursors.get(lane, 0)) for lane, key in context.cursors.items()}
                     )
                 if context.first_due is not None:
                     self._mark.lower(context.first_due)

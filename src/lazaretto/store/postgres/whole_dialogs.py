@@ -26,10 +26,10 @@ class WholeDialogs(PgDialogTables):
         self._changed = set()
 
     def conversation(self, handle: str) -> ConversationRecord | None:
-        known = self._whole.memory.conversations
-        if handle not in known:
+        conversations = self._whole.memory.conversations
+        if handle not in conversations:
             self._ask(handle)
-        return known[handle]
+        return conversations[handle]
 
     def _ask(self, *handles: str) -> None:
         """Read ends of dialogs, all in one round trip."""
@@ -45,8 +45,8 @@ class WholeDialogs(PgDialogTables):
             self._whole.memory.conversations[handle] = conversation_of(row) if row else None
 
     def count_sent(self, handle: str) -> ConversationRecord | None:
-        known = self._whole.memory.conversations
-        if handle not in known:
+        conversations = self._whole.memory.conversations
+        if handle not in conversations:
             self._ask(handle, far_end(handle))
         record = super().count_sent(handle)
         self._changed.add(handle)

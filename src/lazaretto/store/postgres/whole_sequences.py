@@ -94,8 +94,8 @@ class WholeSequences(SequenceNumbers):
 
     def found(self, keys: Sequence[int]) -> Callable[[], list[int]]:
         """Return a function that gives, after the commit, the keys for which placeholders stand."""
-        known = [self._find(key) for key in keys]
-        return lambda: [lower_bound(used.lane) + used.before + 1 + place for used, place in known]
+        sequences = [self._find(key) for key in keys]
+        return lambda: [lower_bound(used.lane) + used.before + 1 + place for used, place in sequences]
 
     def _find(self, number: int) -> tuple[Used, int]:
         """Return where a placeholder is, and its place there."""

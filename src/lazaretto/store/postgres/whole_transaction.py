@@ -250,11 +250,11 @@ class WholeTransaction(PgTransaction):
             for message_id, message in zip(ids, messages, strict=True)
             if message_id[0] is not None
         }
-        known = self.message_ids.find_sent(lanes)
+        duplicates = self.message_ids.find_sent(lanes)
         places: dict[object, int] = {}
         new: list[NewMessage] = []
         for place, message_id in enumerate(ids):
-            if message_id not in known and message_id not in places:
+            if message_id not in duplicates and message_id not in places:
                 places[place if message_id[0] is None else message_id] = len(new)
                 new.append(messages[place])
         named = {at: message_id for message_id, at in places.items() if not isinstance(message_id, int)}
@@ -264,8 +264,8 @@ class WholeTransaction(PgTransaction):
         def keys() -> list[int]:
             of_new = sent()
             return [
-                first + known[message_id]
-                if message_id in known
+                first + duplicates[message_id]
+                if message_id in duplicates
                 else of_new[places[place if message_id[0] is None else message_id]]
                 for place, message_id in enumerate(ids)
             ]

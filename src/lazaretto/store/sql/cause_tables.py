@@ -64,8 +64,8 @@ class CauseTables(Part):
 
     def _bounded(self, place: int, print_: Fingerprint) -> Fingerprint:
         """Return a fingerprint, or if there are too many like it one that stands for all others."""
-        number, known = print_.number, self._context.memory.fingerprints
-        if (place, number) in known or (place, number) in self._context.counted:
+        number, fingerprints = print_.number, self._context.memory.fingerprints
+        if (place, number) in fingerprints or (place, number) in self._context.counted:
             return print_
         values = {"place": place, "fingerprint": number}
         if self._context.run("has_fingerprint", values).fetchone() is None:
@@ -79,9 +79,9 @@ class CauseTables(Part):
                 return self._bounded(place, print_._replace(shape=OTHER_TEXTS))
             amounts[place, None] += 1
             amounts[place, family] += 1
-        if len(known) >= _MOST_KNOWN:
-            known.clear()
-        known.add((place, number))
+        if len(fingerprints) >= _MOST_KNOWN:
+            fingerprints.clear()
+        fingerprints.add((place, number))
         return print_
 
     def save_counts(self) -> None:

@@ -66,17 +66,17 @@ class DialogTables(Part):
 
     def conversation(self, handle: str) -> ConversationRecord | None:
         """Return one end of a dialog."""
-        known = self._context.memory.conversations
-        if handle not in known:
+        conversations = self._context.memory.conversations
+        if handle not in conversations:
             row = self._context.run("select_conversation", {"handle": handle}).fetchone()
             self._remember(handle, conversation_of(row) if row else None)
-        return known[handle]
+        return conversations[handle]
 
     def _remember(self, handle: str, record: ConversationRecord | None) -> None:
-        known = self._context.memory.conversations
-        if len(known) >= _MOST_REMEMBERED:
-            known.clear()
-        known[handle] = record
+        conversations = self._context.memory.conversations
+        if len(conversations) >= _MOST_REMEMBERED:
+            conversations.clear()
+        conversations[handle] = record
 
     def save_conversation(self, record: ConversationRecord) -> None:
         """Add one end of a dialog, or store its new state."""
@@ -139,17 +139,17 @@ class DialogTables(Part):
 
     def levels(self, queue_id: int) -> list[int]:
         """Return the priorities that may have messages in a queue, ascending."""
-        known = self._context.memory.levels
-        if queue_id not in known:
+        levels = self._context.memory.levels
+        if queue_id not in levels:
             rows = self._context.run("select_levels", {"queue_id": queue_id})
-            known[queue_id] = {int(level, 16) for (level,) in rows}
-        return sorted(known[queue_id])
+            levels[queue_id] = {int(level, 16) for (level,) in rows}
+        return sorted(levels[queue_id])
 
     def note_streams(self, queue_id: int, session_ids: Iterable[str | None]) -> None:
         """Note the priorities of messages that come to a queue, if it is one of dialogs."""
-        known = self._context.memory.levels.get(queue_id)
-        if known is not None:
-            known.update(int(session_id[0], 16) for session_id in session_ids if session_id)
+        levels = self._context.memory.levels.get(queue_id)
+        if levels is not None:
+            levels.update(int(session_id[0], 16) for session_id in session_ids if session_id)
 
     def free_group(self, queue_id: int, session_id: str, token: int) -> None:
         """Release the lock on a conversation group's session if it is held under `token`."""

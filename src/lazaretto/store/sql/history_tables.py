@@ -193,12 +193,12 @@ class HistoryTables(Part):
         self._context.run("delete_old_workers", (before,))
         self._context.run("delete_old_outbox", (before,))
         self._context.run("delete_old_hours", (before // HOUR,))
-        known = self._context.run("delete_old_message_ids", (self._context.now, limit)).rowcount
+        count = self._context.run("delete_old_message_ids", (self._context.now, limit)).rowcount
         old = [key for (key,) in self._context.run("select_resolved", (before, limit))]
         if old:
             self._context.run("delete_dead_letters", (self._context.ids(old),))
             self._context.run("delete_attempts", (self._context.ids(old),))
-        return max(events, known, len(old)) >= limit
+        return max(events, count, len(old)) >= limit
 
     # -- events and audit -----------------------------------------------------------------------
 

@@ -48,21 +48,21 @@ class QueueTables(Part):
 
     def by_path(self, path_key: str) -> QueueRecord | None:
         """Return the queue at a path."""
-        known = self._context.memory.queues
-        if path_key not in known:
+        queues = self._context.memory.queues
+        if path_key not in queues:
             row = self._context.run("select_queue", (path_key,)).fetchone()
-            record = known[path_key] = self._record(row)
+            record = queues[path_key] = self._record(row)
             if record is not None:
                 self._context.memory.queues_by_id[record.queue_id] = record
-        return known[path_key]
+        return queues[path_key]
 
     def by_id(self, queue_id: int) -> QueueRecord | None:
         """Return the queue with an id."""
-        known = self._context.memory.queues_by_id
-        if queue_id not in known:
+        queues = self._context.memory.queues_by_id
+        if queue_id not in queues:
             row = self._context.run("select_queue_by_id", (queue_id,)).fetchone()
-            known[queue_id] = self._record(row)
-        return known[queue_id]
+            queues[queue_id] = self._record(row)
+        return queues[queue_id]
 
     def _record(self, row: tuple[Any, ...] | None) -> QueueRecord | None:
         """Return a row as a record: as what it was when it was read last, if it is the same."""

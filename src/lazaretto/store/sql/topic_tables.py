@@ -21,11 +21,11 @@ class TopicTables(MessagePart):
 
     def subscriptions(self, topic_id: int) -> tuple[QueueRecord, ...]:
         """Return a topic's subscriptions by path; the same object until something changes."""
-        known = self._context.memory.subscriptions
-        if topic_id not in known:
+        subscriptions = self._context.memory.subscriptions
+        if topic_id not in subscriptions:
             rows = self._context.run("select_subscriptions", (topic_id,))
-            known[topic_id] = tuple(queue_record(row) for row in rows)
-        return known[topic_id]
+            subscriptions[topic_id] = tuple(queue_record(row) for row in rows)
+        return subscriptions[topic_id]
 
     def __init__(
         self,

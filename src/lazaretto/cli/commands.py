@@ -42,7 +42,7 @@ COMMANDS = {
     "dialog": ("Define dialogs, inspect and repair conversations.", "dialog_commands"),
     "claim": ("List and revoke the claims of Spark pipelines.", "worker_commands"),
     "spark": ("Run pipelines on Spark.", "spark_commands"),
-    "command": ("Run changes that are given as JSON.", "log_commands"),
+    "command": ("Run changes that are given as JSON.", "json_commands"),
     "access": ("Grant roles; create tokens for people and programs.", "access_commands"),
     "redaction": ("Hide fields of messages from people.", "access_commands"),
     "store": ("Check, migrate and copy a store.", "store_commands"),

@@ -20,7 +20,7 @@ from lazaretto.model.checks import without_unseen
 from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.answers import not_modified
-from lazaretto.web.console import failures, forms, letters, overview, queues, rules, search
+from lazaretto.web.console import failures, forms, letters, overview, queues, rules, search, workers
 from lazaretto.web.console.actions import act
 from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
@@ -54,14 +54,14 @@ SCREENS: Final[dict[str, Screen]] = {
     "/rules": rules.show,
     "/sessions": queues.show_sessions,
     "/set-aside": failures.show_set_aside,
-    "/pipeline": overview.show_pipeline,
-    "/claims": overview.list_claims,
+    "/pipeline": workers.show_pipeline,
+    "/claims": workers.list_claims,
     "/dialogs": queues.list_conversations,
     "/dialogs/{dialog}": queues.show_dialog,
     "/access": overview.show_access,
     "/activity": overview.show_activity,
     "/topics": overview.list_topics,
-    "/workers": overview.list_workers,
+    "/workers": workers.list_workers,
     "/search": search.show_search,
     "/keys": overview.list_keys,
     "/docs": overview.show_routes,

@@ -1,7 +1,9 @@
-"""The routes of the API, one module a subject. Importing it fills the table of routes."""
+"""The routes of the API, one module a subject. Importing it fills the table of routes, in this order."""
 
-from lazaretto.web.api import messages  # isort: skip
-from lazaretto.web.api import audit, dead_letters, entities, standing
+# isort: off
+from lazaretto.web.api import messages
+from lazaretto.web.api import audit, dead_letters, entities, standing, access
+# isort: on
 
 #: Routes are tried in this order, so what is asked for most comes first.
-MODULES = (messages, entities, dead_letters, standing, audit)
+MODULES = (messages, entities, dead_letters, standing, access, audit)

@@ -175,12 +175,11 @@ class Store(ABC):
         try:
             try:
                 # Within, because a signal may raise an exception as soon as the transaction is open.
-                self._begin(durable)
-                if not self._run_together(group):
+                if not self._commit_together(group, durable):
                     self._start_over()
                     self._begin(durable)
                     self._run_apart(group)
-                self._save()
+                    self._save()
             except BaseException:
                 self._start_over()
                 raise
@@ -201,6 +200,14 @@ class Store(ABC):
         self._rates.keep()
         if context.woken or context.comes_due is not None:
             self._tell(context.woken, context.comes_due)
+
+    def _commit_together(self, group: list[Ticket], durable: bool) -> bool:
+        """Run all operations and commit; return False if one failed and left something half done."""
+        self._begin(durable)
+        if not self._run_together(group):
+            return False
+        self._save()
+        return True
 
     def _start_over(self) -> None:
         """Undo all that was done and not committed."""
@@ -293,8 +300,7 @@ class Store(ABC):
     def wait(self, key: int, seen: int, seconds: float, alike: str | None = None) -> bool:
         """Wait until `changes(key)` is no longer `seen`; return False on timeout.
 
-        `alike`: identifies callers that wait for the same thing, of which any may be woken. The woken one
-        must call `pass_on`.
+        `alike`: of callers that wait for the same thing one may be woken, who must call `pass_on`.
         """
         return self.notifier.wait(key >> 42, seen, seconds, alike)
 
@@ -368,10 +374,7 @@ class Store(ABC):
         """Run a query on the store's current state and return its result."""
 
     def mark_of_commits(self) -> str | None:
-        """Return what stays the same while nobody commits; None if that cannot be told.
-
-        What is read after it was returned is at least as new.
-        """
+        """Return what stays the same while nobody commits, and is no newer than what is read afterwards."""
         with self._unless_closed():
             return self._mark_of_commits()
 

@@ -24,7 +24,6 @@ from lazaretto import (
     QueueOptions,
     StoreUnavailable,
 )
-from lazaretto.broker import claims
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims import end_claims, settle_claims
 from lazaretto.engine.claims.end_claims import ClaimSummary
@@ -1056,7 +1055,7 @@ class TestRemoving:
             lags.append(consumer.lag())
         assert lags == [(7, 3.0)] * len(lags)
         assert len(lags) == 6
-        monkeypatch.setattr(claims, "_FEW_KEPT", 1)
+        monkeypatch.setattr(end_claims, "_FEW_KEPT", 1)
         send(broker, 20)
         consumer.take(1)
         stage_all(broker, consumer, 2)

@@ -20,7 +20,10 @@ from lazaretto.engine.claims.end_claims import (
     ClaimSummary,
     NoteFailure,
     RemoveCompleted,
+    count_kept,
     keeping_claims,
+    kept_ranges,
+    oldest_behind,
     open_claims,
     summary_of,
 )
@@ -40,7 +43,7 @@ from lazaretto.model.checks import seconds, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
-from lazaretto.model.keys import lane_of, lower_bound, sequence_of, upper_bound
+from lazaretto.model.keys import lane_of, lower_bound, sequence_of
 from lazaretto.model.policy import Outcome
 from lazaretto.store.records.claims import (
     DEFAULT_LEASE,
@@ -48,15 +51,12 @@ from lazaretto.store.records.claims import (
     MOST_SHARDS,
     OPEN,
     ClaimRecord,
+    ConsumerRecord,
     ShardRecord,
 )
-from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.overview import Waiting
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
-
-#: Completed messages that are counted one by one.
-_FEW_KEPT = 1_000
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -269,14 +269,15 @@ class ClaimConsumer:
         """Charge what the tasks of the open claim ended with to its message. See ChargeFailure."""
         return self._store.run(ChargeFailure(self.path, self.name, self.epoch, failure, claim))
 
+    def _record(self) -> ConsumerRecord | None:
+        return self._store.read(
+            lambda tx: tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
+        )
+
     def attached_as(self) -> int:
         """Return the epoch of the driver that is attached now."""
-
-        def find(tx: Transaction) -> int:
-            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
-            return 0 if record is None else record.epoch
-
-        return self._store.read(find)
+        record = self._record()
+        return 0 if record is None else record.epoch
 
     def is_at_work(self) -> bool:
         """Return whether a task of the driver is noted as at work, and nobody has noted how it ended."""
@@ -301,7 +302,7 @@ class ClaimConsumer:
 
         def find(tx: Transaction) -> bool:
             queue = require_claims(tx, self.path)
-            ends = {lane_of(s.last, queue.partitions): s.last for s in _kept(tx, queue, self.name)}
+            ends = {lane_of(s.last, queue.partitions): s.last for s in kept_ranges(tx, queue, self.name)}
             return any((tx.claims.last_message(lane) or 0) > ends.get(lane, 0) for lane in queue.lanes)
 
         return self._store.read(find)
@@ -359,21 +360,13 @@ class ClaimConsumer:
 
     def last_claim(self) -> int:
         """Return the number of the last claim that was taken, 0 if there is none."""
-
-        def find(tx: Transaction) -> int:
-            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
-            return 0 if record is None else record.last_claim
-
-        return self._store.read(find)
+        record = self._record()
+        return 0 if record is None else record.last_claim
 
     def last_ended(self) -> int:
         """Return the number up to which all claims have ended."""
-
-        def find(tx: Transaction) -> int:
-            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
-            return 0 if record is None else record.settled
-
-        return self._store.read(find)
+        record = self._record()
+        return 0 if record is None else record.settled
 
     def lag(self) -> Lag:
         """Return how far the consumer is behind."""
@@ -384,9 +377,9 @@ class ClaimConsumer:
             claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
             rows = sum(claim.rows for claim in claims if claim.state == OPEN)
             oldest = waiting.oldest
-            if kept := _kept(tx, queue, self.name):
-                rows += _count_kept(tx, kept)
-                oldest = _oldest_behind(tx, queue, kept)
+            if kept := kept_ranges(tx, queue, self.name):
+                rows += count_kept(tx, kept)
+                oldest = oldest_behind(tx, queue, kept)
             age = 0 if oldest is None else max(0, tx.now - oldest)
             return Lag(max(0, waiting.messages - rows), age / 1_000_000)
 
@@ -426,34 +419,6 @@ def _described(tx: Transaction, path: str, claim: ClaimRecord) -> Claim:
         ended=None if claim.ended is None else to_datetime(claim.ended),
         outcomes=summary_of(claim).outcomes,
     )
-
-
-def _kept(tx: Transaction, queue: QueueRecord, consumer: str) -> list[ShardRecord]:
-    """Return what a consumer's settled claims keep: ranges, in the order of claims and of their keys."""
-    return [shard for claim in keeping_claims(tx, queue, consumer) for shard in tx.claims.kept(claim.token)]
-
-
-def _count_kept(tx: Transaction, kept: Sequence[ShardRecord]) -> int:
-    """Return how many messages stand in ranges: exactly if they are few."""
-    count = 0
-    for shard in kept:
-        count += len(tx.claims.shard_keys(shard, _FEW_KEPT))
-        if count >= _FEW_KEPT:
-            return sum(shard.last - shard.first + 1 for shard in kept)
-    return count
-
-
-def _oldest_behind(tx: Transaction, queue: QueueRecord, kept: Sequence[ShardRecord]) -> int | None:
-    """Return when the first message was sent that stands in none of these ranges."""
-    moments = []
-    for lane in queue.lanes:
-        after, last = lower_bound(lane), upper_bound(lane)
-        while first := tx.peek(after + 1, last, 1, delayed=False):
-            after = next((one.last for one in kept if one.first <= first[0].key <= one.last), 0)
-            if not after:
-                moments.append(first[0].enqueued)
-                break
-    return min(moments, default=None)
 
 
 def _keys_of(shard: ShardRecord, tx: Transaction) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -13,6 +13,7 @@ from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_ba
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
+from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import Outcome
 from lazaretto.store.records.claims import (
     OPEN,
@@ -33,6 +34,8 @@ _AT_ONCE = 10_000
 _AT_ONCE_BY_TIMER = 2_000
 #: How long whoever removes them has for the next ones before others do it, in microseconds.
 REMOVED_WITHIN = 30_000_000
+#: Completed messages that are counted one by one.
+_FEW_KEPT = 1_000
 #: An upper bound above all claim numbers, for queries by range.
 LAST_CLAIM = 1 << 62
 
@@ -95,6 +98,34 @@ def keeping_claims(tx: Transaction, queue: QueueRecord, consumer: str) -> list[C
     """Return a consumer's settled claims that keep messages which they have completed."""
     own = (queue.queue_id, consumer)
     return [claim for claim in tx.claims.keeping() if (claim.queue_id, claim.consumer) == own]
+
+
+def kept_ranges(tx: Transaction, queue: QueueRecord, consumer: str) -> list[ShardRecord]:
+    """Return what a consumer's settled claims keep: ranges, in the order of claims and of their keys."""
+    return [shard for claim in keeping_claims(tx, queue, consumer) for shard in tx.claims.kept(claim.token)]
+
+
+def count_kept(tx: Transaction, kept: Sequence[ShardRecord]) -> int:
+    """Return how many messages stand in ranges: exactly if they are few."""
+    count = 0
+    for shard in kept:
+        count += len(tx.claims.shard_keys(shard, _FEW_KEPT))
+        if count >= _FEW_KEPT:
+            return sum(shard.last - shard.first + 1 for shard in kept)
+    return count
+
+
+def oldest_behind(tx: Transaction, queue: QueueRecord, kept: Sequence[ShardRecord]) -> int | None:
+    """Return when the first message was sent that stands in none of these ranges."""
+    moments = []
+    for lane in queue.lanes:
+        after, last = lower_bound(lane), upper_bound(lane)
+        while first := tx.peek(after + 1, last, 1, delayed=False):
+            after = next((one.last for one in kept if one.first <= first[0].key <= one.last), 0)
+            if not after:
+                moments.append(first[0].enqueued)
+                break
+    return min(moments, default=None)
 
 
 @dataclasses.dataclass(slots=True)

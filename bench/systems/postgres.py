@@ -1,10 +1,8 @@
-"""What the systems on PostgreSQL have in common: a server each, and clients that are asked by coroutines."""
+"""What the systems on PostgreSQL have in common: a server each."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from servers import postgres_programs
 
@@ -12,7 +10,6 @@ from bench.postgres import PostgresServer
 from bench.systems.contract import System
 
 H = TypeVar("H")
-T = TypeVar("T")
 
 
 class PostgresSystem(System[H]):
@@ -32,14 +29,3 @@ class PostgresSystem(System[H]):
 
     def close(self) -> None:
         self._server.stop()
-
-
-class LoopClient:
-    """A client with an event loop of its own, asked one thing at a time."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-
-    def ask(self, question: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end."""
-        return self._loop.run_until_complete(question)

@@ -33,8 +33,8 @@ def run_task(
     batches = itertools.chain([first], batches)
     if "body" in first.schema.names:
         (settings,) = settings_of.values()
-        with broker_at(settings.options.url()) as broker, contextlib.ExitStack() as opened:
-            ends = _run_messages(settings, store_of(broker), batches, opened)
+        with broker_at(settings.options.url()) as broker:
+            ends = _run_messages(settings, store_of(broker), batches)
     else:
         ends = []
         for row in (row for batch in batches for row in batch.to_pylist()):
@@ -116,9 +116,9 @@ def run_shard(
 
 
 def _run_messages(
-    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch], opened: contextlib.ExitStack
+    settings: TaskSettings, store: Store, batches: Iterator[pa.RecordBatch]
 ) -> list[dict[str, Any]]:
-    """Run messages that come through Spark; return what the sink is told. `opened`: closes their tasks."""
+    """Run messages that come through Spark; return what the sink is told."""
     tasks: dict[int, ShardTask] = {}
     ended: list[dict[str, Any]] = []
     try:
@@ -131,8 +131,7 @@ def _run_messages(
                 if shard not in tasks:
                     consumer = _consumer(settings, store, epoch)
                     consumer.begin(shard)
-                    task = _task(settings, consumer, claim, shard, careful)
-                    tasks[shard] = opened.enter_context(contextlib.closing(task))
+                    tasks[shard] = _task(settings, consumer, claim, shard, careful)
                 with _noting_error(settings, epoch, shard):
                     tasks[shard].run(part)
         for shard, task in tasks.items():
@@ -147,6 +146,9 @@ def _run_messages(
         for task in tasks.values():
             task.unmark()
         raise
+    finally:
+        for task in tasks.values():
+            task.close()
     ends = [*(task.report() for task in tasks.values()), *ended]
     return [{"queue": settings.options.queue, **one} for one in ends]
 

@@ -150,21 +150,23 @@ class Session:
         if self.state is SessionState.END_SENT:
             return
         try:
-            if isinstance(body, Transfer):
-                self._transferred(body, payload)
-            elif isinstance(body, Disposition):
-                self._disposed(body)
-            elif isinstance(body, Flow):
-                self._flowed(body)
-            elif isinstance(body, Attach):
-                self._attached(body)
-            elif isinstance(body, Detach):
-                self._detached(body)
-            else:
-                kind = type(body).__name__
-                raise AmqpError(NOT_ALLOWED, f"expected a performative of a session, got {kind}")
+            self._receive(body, payload)
         except SessionError as error:
             self.end(error.condition, str(error))
+
+    def _receive(self, body: Composite, payload: bytes) -> None:
+        if isinstance(body, Transfer):
+            self._transferred(body, payload)
+        elif isinstance(body, Disposition):
+            self._disposed(body)
+        elif isinstance(body, Flow):
+            self._flowed(body)
+        elif isinstance(body, Attach):
+            self._attached(body)
+        elif isinstance(body, Detach):
+            self._detached(body)
+        else:
+            raise AmqpError(NOT_ALLOWED, f"expected a performative of a session, got {type(body).__name__}")
 
     # Links.
 

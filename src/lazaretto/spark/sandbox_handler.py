@@ -198,9 +198,8 @@ def _unpacked(
 ) -> tuple[Effects | None, Any]:
     for name, has_zone in times.items():
         result[name] = (_in_utc if has_zone else _without_zone)(result[name])
-    return None if encoded is None else decode_effects(encoded), result if problem is None else UnfitValue(
-        problem
-    )
+    effects = None if encoded is None else decode_effects(encoded)
+    return effects, result if problem is None else UnfitValue(problem)
 
 
 _TIME, _UTC = datetime.datetime, datetime.UTC

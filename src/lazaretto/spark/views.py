@@ -135,10 +135,10 @@ _OPERATORS = {
 }  # fmt: skip
 
 
-def condition(view: View, value: Any, url: str) -> Condition | None:
+def condition(view: View, filter_: Any, url: str) -> Condition | None:
     """Return one of Spark's filters in SQL for the store at a URL, None if it is for Spark to apply."""
-    kind = type(value).__name__
-    name = ".".join(getattr(value, "attribute", ()))
+    kind = type(filter_).__name__
+    name = ".".join(getattr(filter_, "attribute", ()))
     if name not in view.columns or pa.types.is_binary(view.columns[name].kind):
         return None
     sql = view.columns[name].at(url)
@@ -146,10 +146,10 @@ def condition(view: View, value: Any, url: str) -> Condition | None:
         return Condition(f"({sql}) IS {'NOT ' if kind == 'IsNotNull' else ''}NULL", ())
     try:
         if kind == "In":
-            values = tuple(_value(one) for one in value.value)
+            values = tuple(_value(one) for one in filter_.value)
             return Condition(f"({sql}) IN ({', '.join('?' * len(values))})", values) if values else None
         if kind in _OPERATORS:
-            return Condition(f"({sql}) {_OPERATORS[kind]} ?", (_value(value.value),))
+            return Condition(f"({sql}) {_OPERATORS[kind]} ?", (_value(filter_.value),))
     except TypeError:
         return None
     return None

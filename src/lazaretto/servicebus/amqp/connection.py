@@ -401,10 +401,10 @@ class Connection:
             session.take_begin(channel, begin)
             session.send_begin()
         else:
-            known_session = self.sessions.get(begin.remote_channel)
-            if known_session is None:
+            ours = self.sessions.get(begin.remote_channel)
+            if ours is None:
                 raise AmqpError(FRAMING_ERROR, f"expected the channel of a begin, got {begin.remote_channel}")
-            session = known_session
+            session = ours
             session.take_begin(channel, begin)
         self._ended.discard(channel)
         self._remote[channel] = session

@@ -126,10 +126,10 @@ class Commits:
         except psycopg.Error as error:
             # What was committed must not be done again, even if it could not be made sure that it is on disk.
             if committed is None:
-                flushes = flush and not connection.in_transaction
+                is_committed = flush and not connection.in_transaction
             else:
-                flushes = committed.result is not None
-            if move is None or error.sqlstate == UNHEARD or not (connection.broken or flushes):
+                is_committed = committed.result is not None
+            if move is None or error.sqlstate == UNHEARD or not (connection.broken or is_committed):
                 raise
             raise CommitUnknown(
                 f"{self._where}: the connection was lost during the commit, or it may not be on disk: "

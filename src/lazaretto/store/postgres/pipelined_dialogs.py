@@ -37,13 +37,13 @@ class PgDialogTables(DialogTables):
         sent = list(itertools.islice(asked, 1))
 
         def look() -> NextGroup | None:
-            group = next(
-                (rows for rows in (one.fetchall() for one in itertools.chain(sent, asked)) if rows), None
+            rows = next(
+                (some for some in (one.fetchall() for one in itertools.chain(sent, asked)) if some), None
             )
-            if group is None:
+            if rows is None:
                 return None
-            found_by, *stream = group[0][:_FIRST_OF_MESSAGE]
-            messages = (row[_FIRST_OF_MESSAGE:] for row in group if row[_FIRST_OF_MESSAGE] is not None)
+            found_by, *stream = rows[0][:_FIRST_OF_MESSAGE]
+            messages = (row[_FIRST_OF_MESSAGE:] for row in rows if row[_FIRST_OF_MESSAGE] is not None)
             return NextGroup(found_by, OpenStream(*stream), in_order(messages))
 
         return look

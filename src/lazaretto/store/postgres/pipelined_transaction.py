@@ -306,29 +306,29 @@ class PgTransaction(Transaction):
                 memory.unclear.discard(first)
             if look and timers:
                 self._mark.nothing_due(times["since"], times["now"])
-            by_place: dict[int, list[ReceivedMessage]] = {}
+            by_token: dict[int, list[ReceivedMessage]] = {}
             if first_key is None:
                 self.partitions.note_taken(lane, (), limit)
-                return by_place
+                return by_token
             # What follows the commit knows by it that the process is registered.
             self.context.registers = True
             for row in sorted(rows, key=_KEY):
                 fresh, token, message = row[2], row[3], ReceivedMessage(*row[4:_PAST])
                 if message.deliveries > 1 and lease is not None:
                     lease.past[message.key] = Past(*row[_PAST:])
-                by_place.setdefault(token, []).append(message)
+                by_token.setdefault(token, []).append(message)
                 if fresh and (head is None or message.key <= head):
                     self.context.cursors[lane] = max(message.key, self.context.cursors.get(lane, 0))
             # A lease may be on less than there is.
             most = limit if lease is None else 1
-            self.partitions.note_taken(lane, [m for some in by_place.values() for m in some], most)
-            return by_place
+            self.partitions.note_taken(lane, [m for some in by_token.values() for m in some], most)
+            return by_token
 
         def taken_by(token: int) -> list[ReceivedMessage] | None:
             if not answer:
                 answer.append(taken())
-            rows = answer[0]
-            return None if rows is None else rows.get(token, [])
+            by_token = answer[0]
+            return None if by_token is None else by_token.get(token, [])
 
         return taken_by
 

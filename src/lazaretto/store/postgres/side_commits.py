@@ -61,9 +61,9 @@ class SideCommits(Store):
     def run(self, operation: Operation[T]) -> T:
         path_key = operation.confined_to()
         if path_key is not None:
-            answer = self._run_confined(operation, path_key)
-            if answer is not None:
-                return answer[0]
+            pair = self._run_confined(operation, path_key)
+            if pair is not None:
+                return pair[0]
         return super().run(operation)
 
     def _run_confined(self, operation: Operation[T], path_key: str) -> tuple[T, ConfinedContext] | None:
@@ -78,10 +78,10 @@ class SideCommits(Store):
                     # It may be another server now, where what is remembered does not hold.
                     return None
             with translating(self._where):
-                answer = self._confined.run(operation, path_key, durable=durable)
-            if answer is None:
+                pair = self._confined.run(operation, path_key, durable=durable)
+            if pair is None:
                 return None
-            _, context = answer
+            _, context = pair
             with self._group.writing():
                 self._note(context)
                 if context.era == self._connection.era:
@@ -94,7 +94,7 @@ class SideCommits(Store):
         finally:
             self._group.let_go(holder)
         self._announce(context)
-        return answer
+        return pair
 
     @contextmanager
     def _lent(

@@ -77,9 +77,9 @@ class UserCommits:
         self._connection.script(_opening(self._connection))
         for _ in range(_ATTEMPTS):
             ticket = Ticket(operation)
-            answer, again = self._commit_whole(ticket)
-            if answer is not None:
-                return ticket.answer, answer
+            context, again = self._commit_whole(ticket)
+            if context is not None:
+                return ticket.answer, context
             # The locks that it took are gone with what it did.
             self._connection.script(_GO_BACK)
             if not again:

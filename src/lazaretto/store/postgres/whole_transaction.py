@@ -246,28 +246,28 @@ class WholeTransaction(PgTransaction):
         ]
         # Whoever sends an id holds the lane of that id, also if its message goes to another one.
         lanes = {
-            message_id: self.partitions.lane(queue, message.partition_key or message.message_id)
-            for message_id, message in zip(ids, messages, strict=True)
-            if message_id[0] is not None
+            id_and_key: self.partitions.lane(queue, message.partition_key or message.message_id)
+            for id_and_key, message in zip(ids, messages, strict=True)
+            if id_and_key[0] is not None
         }
         duplicates = self.message_ids.find_sent(lanes)
         places: dict[object, int] = {}
         new: list[NewMessage] = []
-        for place, message_id in enumerate(ids):
-            if message_id not in duplicates and message_id not in places:
-                places[place if message_id[0] is None else message_id] = len(new)
+        for place, id_and_key in enumerate(ids):
+            if id_and_key not in duplicates and id_and_key not in places:
+                places[place if id_and_key[0] is None else id_and_key] = len(new)
                 new.append(messages[place])
-        named = {at: message_id for message_id, at in places.items() if not isinstance(message_id, int)}
+        named = {at: id_and_key for id_and_key, at in places.items() if not isinstance(id_and_key, int)}
         sent = self._send_all(queue, new, named) if new else list
         first = lower_bound(queue.queue_id)
 
         def keys() -> list[int]:
             of_new = sent()
             return [
-                first + duplicates[message_id]
-                if message_id in duplicates
-                else of_new[places[place if message_id[0] is None else message_id]]
-                for place, message_id in enumerate(ids)
+                first + duplicates[id_and_key]
+                if id_and_key in duplicates
+                else of_new[places[place if id_and_key[0] is None else id_and_key]]
+                for place, id_and_key in enumerate(ids)
             ]
 
         return keys

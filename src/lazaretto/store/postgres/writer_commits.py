@@ -52,10 +52,10 @@ class WriterCommits(SideCommits):
         attempts = _ATTEMPTS
         try:
             while left and attempts:
-                answer, again = self._commit_whole(left, durable)
+                rest, again = self._commit_whole(left, durable)
                 # What could not be planned beside others may be without them.
-                attempts = (_ATTEMPTS if len(answer) < len(left) else attempts - 1) if again else 0
-                left = answer
+                attempts = (_ATTEMPTS if len(rest) < len(left) else attempts - 1) if again else 0
+                left = rest
             if left:
                 super()._commit(list(left))
         except Exception as error:
@@ -119,13 +119,13 @@ class WriterCommits(SideCommits):
         # A commit that holds nothing alone keeps nobody waiting while it waits for its disk.
         flush = durable and not self._alone and whole.locks.alone
         try:
-            answer, version = self._whole.send(connection, whole, durable=durable, flush=flush)
+            is_committed, version = self._whole.send(connection, whole, durable=durable, flush=flush)
         except psycopg.errors.LockNotAvailable as error:
             # The lock of the store would be waited for as long, and all others would wait behind it.
             if not self._upkeep.end_silent_writers():
                 raise self._translated(error) from error
             return group, True
-        if not answer:
+        if not is_committed:
             return group, whole.plan.guarded
         if version is not None:
             self._note_written(whole, whole.locks.queues, version)

@@ -28,9 +28,12 @@ class MessageIdTables(Part):
         `lanes`: the lane of each id with its partition key.
         """
         now = self._context.now
-        asked = {ids: self._context.run("select_sent_id", (lane, *ids, now)) for ids, lane in lanes.items()}
-        rows = {ids: answer.fetchone() for ids, answer in asked.items()}
-        return {ids: row[0] for ids, row in rows.items() if row}
+        asked = {
+            id_and_key: self._context.run("select_sent_id", (lane, *id_and_key, now))
+            for id_and_key, lane in lanes.items()
+        }
+        rows = {id_and_key: answer.fetchone() for id_and_key, answer in asked.items()}
+        return {id_and_key: row[0] for id_and_key, row in rows.items() if row}
 
     def remember(
         self, queue_id: int, message_id: str, partition_key: str, forget_after: int, sequence_number: int

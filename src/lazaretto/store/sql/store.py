@@ -374,7 +374,7 @@ class Store(ABC):
         """Run a query on the store's current state and return its result."""
 
     def mark_of_commits(self) -> str | None:
-        """Return what stays the same while nobody commits, and is no newer than what is read afterwards."""
+        """Return what stays the same while nobody commits, no newer than later reads; None: unknown."""
         with self._unless_closed():
             return self._mark_of_commits()
 

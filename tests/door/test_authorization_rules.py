@@ -31,7 +31,7 @@ from door.test_administration import authority, client, guarded, string, trusted
 from lazaretto import Broker, aio
 from lazaretto.aio.witness import SigningRules
 from lazaretto.errors import InvalidOption, NotAllowed
-from lazaretto.model.signing import SigningRule
+from lazaretto.model.grants import SigningRule
 from lazaretto.servicebus import AccessPolicy, grants
 from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.store.addresses import copy_store

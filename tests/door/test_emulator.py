@@ -19,8 +19,8 @@ import lazaretto
 from door.emulators import WAIT, emulated
 from door.wire import some
 from lazaretto import CorrelationFilter, InvalidOption, PoisonPolicy, Rule, SqlAction, SqlFilter
+from lazaretto.emulator.template import provision
 from lazaretto.servicebus.emulated import read_namespace
-from lazaretto.servicebus.provision import provision
 
 CONFIG: dict[str, Any] = {
     "UserConfig": {

@@ -14,8 +14,8 @@ from door.emulators import emulated
 from lazaretto import CorrelationFilter, FalseFilter, PoisonPolicy, QueueOptions, Rule, SqlFilter, TrueFilter
 from lazaretto.cli import main
 from lazaretto.emulator.export import config_of, entities_of_store
+from lazaretto.emulator.template import provision
 from lazaretto.servicebus.emulated import read_namespace
-from lazaretto.servicebus.provision import provision
 
 #: Only what differs from Service Bus's defaults, in its order: what is written is the same.
 CONFIG: dict[str, Any] = {

@@ -30,7 +30,7 @@ from typing import Self
 #: Where messages are that can be settled.
 _MESSAGES = {
     "ReceivedMessage": "lazaretto.model.messages",
-    "DialogMessage": "lazaretto.dialogs.dialog_messages",
+    "DialogMessage": "lazaretto.dialogs.dialog_transaction",
 }
 
 

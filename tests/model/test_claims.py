@@ -12,7 +12,7 @@ from servers import Server
 from stock import used_store
 
 from lazaretto.engine.claims import end_claims, settle_claims
-from lazaretto.store.sql import rate_log
+from lazaretto.store.sql import commit_context
 
 from .claimants import run
 
@@ -27,7 +27,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch) -> None:
     the file, which keeps one for all partitions: then a partition may leave numbers out. When that happens
     must not depend on the clock.
     """
-    monkeypatch.setattr(rate_log, "_EVERY", 3_600.0)
+    monkeypatch.setattr(commit_context, "_RATES_EVERY", 3_600.0)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from web.conftest import Served
 
 from lazaretto import DeadLetterFilter, Message, ServerOverloaded, connect
 from lazaretto.engine.messages.peek import TooLittleRoom, fitting, in_parts, peek_part
-from lazaretto.engine.repairs import ahead, preview
+from lazaretto.engine.repairs import preview, runner
 from lazaretto.engine.repairs.preview import edit_letters, letters_at
 from lazaretto.model.entities import EntityPath, QueueOptions
 from lazaretto.serving.budget import Budget, Share
@@ -207,8 +207,8 @@ def test_a_repair_holds_few_messages_at_a_time(
         return edit_letters(editor, queue, keys, found)
 
     monkeypatch.setattr(letters_at, "__kwdefaults__", {"messages": True, "room": room})
-    monkeypatch.setattr(ahead, "ROOM_OF_LETTERS", room)
-    monkeypatch.setattr(ahead, "edit_letters", edited)
+    monkeypatch.setattr(runner, "ROOM_OF_LETTERS", room)
+    monkeypatch.setattr(runner, "edit_letters", edited)
     monkeypatch.setattr(preview, "edit_letters", edited)
     with connect(url) as broker:
         with broker.receiver("q") as receiver:

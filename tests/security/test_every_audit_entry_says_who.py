@@ -15,7 +15,7 @@ from lazaretto import AuditEntry, Broker, Message, aio
 from lazaretto.aio.witness import MOST_REFUSALS, Minutes, SigningRules, Witness
 from lazaretto.commands import CreateLink, CreateToken, GrantRole, SetRedaction
 from lazaretto.errors import InvalidOption, StoreReadOnly
-from lazaretto.model.signing import SigningRule
+from lazaretto.model.grants import SigningRule
 from lazaretto.servicebus import AccessPolicy
 from lazaretto.web import Proxies
 

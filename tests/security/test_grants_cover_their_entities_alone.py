@@ -12,9 +12,8 @@ from web.conftest import serving
 from lazaretto import Broker, aio
 from lazaretto.aio.witness import SigningRules
 from lazaretto.errors import InvalidPath
-from lazaretto.model.grants import Grant, Permission, Reach, Role, grant_covers, may
+from lazaretto.model.grants import Grant, Permission, Reach, Role, SigningRule, grant_covers, may
 from lazaretto.model.redaction import checked_rule, rules_for
-from lazaretto.model.signing import SigningRule
 from lazaretto.servicebus import AccessPolicy, Door, DoorLimits
 from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.web import Identity

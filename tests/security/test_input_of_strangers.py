@@ -18,7 +18,7 @@ from lazaretto.servicebus import AccessPolicy, DoorLimits
 from lazaretto.servicebus.amqp.events import LinkDetached
 from lazaretto.servicebus.grants import Unauthorized, entity_of
 from lazaretto.servicebus.server import check_page
-from lazaretto.web.allowed import key_of
+from lazaretto.web.access import key_of
 from lazaretto.web.origin import relative
 
 MALFORMED = ("sb://[bad/q", "sb://[::1/q", "sb://[/q", "sb://host]/q")

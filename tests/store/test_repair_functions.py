@@ -20,8 +20,8 @@ from lazaretto import (
 from lazaretto.broker import editing
 from lazaretto.broker.broker import store_of
 from lazaretto.broker.editing import Editor
-from lazaretto.engine.repairs.ahead import Ahead
 from lazaretto.engine.repairs.course import find_repair
+from lazaretto.engine.repairs.runner import Ahead
 from lazaretto.model.edits.edit import Edit
 
 from .actions import bodies, create, set_aside

@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
+from lazaretto.engine import queue_admission
 from lazaretto.engine.dialogs import conversation_ends
 from lazaretto.engine.outcome import dispositions
-from lazaretto.engine.routing import undeliverable
 from lazaretto.errors import InvalidOption
 from lazaretto.model.edits.named_fields import edit_names, filter_names
 from lazaretto.model.edits.redact import MASK, Found, Redaction
@@ -154,7 +154,7 @@ def test_reasons() -> None:
 
 
 def test_the_reasons_of_the_system_are_known() -> None:
-    for module in (undeliverable, conversation_ends, dispositions):
+    for module in (queue_admission, conversation_ends, dispositions):
         reasons = {value for name, value in vars(module).items() if name.endswith("_REASON")}
         assert reasons
         assert reasons <= OWN_REASONS

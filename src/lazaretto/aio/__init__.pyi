@@ -26,7 +26,7 @@ from lazaretto.broker.work import Parameters
 from lazaretto.broker.work import TransactionSavepoint
 from lazaretto.dialogs.description import ConversationDescription
 from lazaretto.dialogs.description import TimelineEntry
-from lazaretto.dialogs.dialog_messages import DialogMessage
+from lazaretto.dialogs.dialog_transaction import DialogMessage
 from lazaretto.engine.access import NewSecret
 from lazaretto.engine.access import Person
 from lazaretto.engine.access import Token

@@ -10,13 +10,12 @@ from typing import Any, Final
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.driver import Driver
+from lazaretto.engine.access import SetSigningRules, rules_above, rules_at
 from lazaretto.engine.audited import NoteAct
-from lazaretto.engine.entities.signing_rules import SetSigningRules, rules_above, rules_at
 from lazaretto.errors import LazarettoError, StoreReadOnly
 from lazaretto.model.actors import Actor, NameKind
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.grants import owner_of
-from lazaretto.model.signing import SigningRule
+from lazaretto.model.grants import SigningRule, owner_of
 from lazaretto.store.sql.store import Store
 
 _MINUTE = 60.0

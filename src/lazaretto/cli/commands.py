@@ -32,7 +32,7 @@ COMMANDS = {
     "queue": ("Create, inspect, change, delete and resume queues.", "queue_commands"),
     "topic": ("Create, inspect, change and delete topics.", "topic_commands"),
     "subscription": ("Create, inspect, change and delete subscriptions.", "topic_commands"),
-    "rule": ("List, add, delete and test a subscription's rules.", "rule_commands"),
+    "rule": ("List, add, delete and test a subscription's rules.", "topic_commands"),
     "triage": ("Show the causes of dead letters; merge, split, note.", "triage_commands"),
     "dead-letter": ("Inspect, resubmit, move and purge dead letters.", "dead_letter_commands"),
     "repair": ("Send sets of dead letters back, watched, with undo.", "repair_commands"),

@@ -28,8 +28,7 @@ from lazaretto.commands import (
     SplitCause,
     UnmergeCauses,
 )
-from lazaretto.engine.marks import MOST_MARKS, marks_of
-from lazaretto.engine.outcome.causes import Cause, Triage
+from lazaretto.engine.outcome.causes import MOST_MARKS, Cause, Triage, marks_of
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.model.causes import MARK, TimeMark, mark_before
 

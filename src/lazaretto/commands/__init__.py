@@ -39,7 +39,6 @@ from lazaretto.engine.entities.topics import (
 )
 from lazaretto.engine.four_eyes import SetFourEyes
 from lazaretto.engine.logins import CreateLink
-from lazaretto.engine.marks import Mark
 from lazaretto.engine.messages.delete import DeleteMessages
 from lazaretto.engine.messages.sessions import FreeSession
 from lazaretto.engine.outcome.breakers import SetBreaker
@@ -50,7 +49,7 @@ from lazaretto.engine.outcome.cause_parts import (
     SplitCause,
     UnmergeCauses,
 )
-from lazaretto.engine.outcome.causes import RecountCauses
+from lazaretto.engine.outcome.causes import Mark, RecountCauses
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.rerouting import MoveDeadLetters, Republish
 from lazaretto.engine.outcome.send_back import Resubmit

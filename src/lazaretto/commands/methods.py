@@ -35,7 +35,6 @@ from lazaretto.engine.entities.status import ResumeQueue
 from lazaretto.engine.entities.topics import DeleteSubscription, DeleteTopic, SubscriptionDescription
 from lazaretto.engine.four_eyes import SetFourEyes
 from lazaretto.engine.logins import CreateLink
-from lazaretto.engine.marks import Mark
 from lazaretto.engine.messages.sessions import FreeSession
 from lazaretto.engine.outcome.breakers import SetBreaker
 from lazaretto.engine.outcome.cause_parts import (
@@ -45,7 +44,7 @@ from lazaretto.engine.outcome.cause_parts import (
     SplitCause,
     UnmergeCauses,
 )
-from lazaretto.engine.outcome.causes import RecountCauses
+from lazaretto.engine.outcome.causes import Mark, RecountCauses
 from lazaretto.engine.outcome.held_sessions import ResumeSession
 from lazaretto.engine.outcome.set_aside import DeletePurged, PartReport, PurgeCause, RestorePurged
 from lazaretto.engine.redaction import RemoveRedaction, SetRedaction

@@ -1,4 +1,7 @@
-"""Activation: starts readers of a service's queue while there is work, up to a maximum."""
+"""Activation: starts readers of a service's queue while there is work, up to a maximum.
+
+`by_type` makes a procedure for readers that calls a function for each message's type.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,15 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from lazaretto.dialogs.dialog_transaction import DialogTransaction
+from lazaretto.broker.handling.functions import refuse_lazy
+from lazaretto.dialogs.dialog_transaction import DialogMessage, DialogTransaction
 from lazaretto.dialogs.directory import Directory
 from lazaretto.engine.log import note
 from lazaretto.errors import BrokerClosed, LazarettoError
-from lazaretto.model.conversations import priority_bounds
+from lazaretto.model.conversations import DIALOG_TIMER, priority_bounds
 from lazaretto.model.dialog_contracts import Service
 from lazaretto.model.entities import EntityPath
 from lazaretto.store.sql.operation import Operation
@@ -276,3 +280,47 @@ def free_group(tx: Transaction, path: EntityPath) -> bool:
         return False
     ranges = [priority_bounds(level) for level in tx.dialogs.levels(queue.queue_id)]
     return tx.dialogs.next_group(queue.queue_id, ranges)() is not None
+
+
+MessageHandler = Callable[[DialogMessage, DialogTransaction], None]
+
+
+def by_type(handlers: Mapping[str, MessageHandler], *, max_wait: float = READER_WAIT) -> Procedure:
+    """Return a procedure that gives each message, in a transaction of its own, to the function for its type.
+
+    A function that raises rolls the transaction back: the message is charged a failure, and the service's
+    way with poison decides. A message of a type that has no function can never be processed: it is set
+    aside, and the far end receives an error. EndDialog and Error end the conversation, whether they have a
+    function or not. The procedure returns when nothing has come for `max_wait` seconds.
+    """
+    procedures = dict(handlers)
+    for name, function in procedures.items():
+        refuse_lazy(function, f"the function for {name!r}", may_await=False)
+
+    def procedure(reader: Reader) -> None:
+        while not reader.stopping:
+            received: list[DialogMessage] = []
+            try:
+                with reader.transaction() as work:
+                    received = work.receive(max_wait=max_wait)
+                    if not received:
+                        return
+                    _give(received[0], work, procedures)
+            except Exception as error:
+                if not received:
+                    raise
+                message = received[0]
+                _log.warning(
+                    "%s %s of conversation %s failed: %s",
+                    message.type, message.number, message.conversation, type(error).__name__,
+                )  # fmt: skip
+
+    return procedure
+
+
+def _give(message: DialogMessage, work: DialogTransaction, handlers: Mapping[str, MessageHandler]) -> None:
+    function = handlers.get(message.type)
+    if function is not None:
+        function(message, work)
+    elif not message.is_last and message.type != DIALOG_TIMER:
+        work.invalid(message, error=f"service {message.service!r} has no function for {message.type!r}")

@@ -5,15 +5,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable
+from datetime import datetime
+
+import msgspec
 
 from lazaretto.broker.settling import SettleVerbs
 from lazaretto.broker.steps import Do, Steps, outcome_of, run_steps, verb, waiting_for
 from lazaretto.broker.transaction import BrokerTransaction
 from lazaretto.broker.work import UnitOfWork, WorkVerbs
-from lazaretto.dialogs.dialog_messages import DialogMessage
 from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.validation import problem_with
-from lazaretto.engine.dialogs.conversation_ends import check_error
+from lazaretto.engine.dialogs.conversation_ends import ErrorBody, check_error
 from lazaretto.engine.dialogs.receive_group import (
     GroupHandover,
     ReceiveGroup,
@@ -34,19 +36,91 @@ from lazaretto.errors import InvalidMessage, InvalidOption, NotAllowed
 from lazaretto.model.actors import RECEIVER, Taker
 from lazaretto.model.checks import seconds, shown, text, whole
 from lazaretto.model.conversations import (
+    DIALOG_TIMER,
+    END_DIALOG,
+    ERROR,
     check_group,
     check_handle,
     dialog_of,
     is_initiator,
     new_group,
     new_handle,
+    number_of,
 )
 from lazaretto.model.dialog_contracts import DEFAULT, refuse_sending
 from lazaretto.model.entities import EntityPath
-from lazaretto.model.messages import MOST_MESSAGES, Lock
+from lazaretto.model.messages import MOST_MESSAGES, Lock, ReceivedMessage
 from lazaretto.observe.traces import active
+from lazaretto.store.records.dialogs import OpenStream
 from lazaretto.store.runtime.processes import program
 from lazaretto.store.sql.store import Store
+
+
+class DialogMessage(msgspec.Struct, frozen=True):
+    """A message received from a dialog.
+
+    `conversation`: the handle of this end, to answer with. `group`: the conversation group, locked until the
+    transaction ends. `service`: the one it came to. `received`: the message as the queue has it, with its
+    sequence number, delivery count and attempts.
+    """
+
+    type: str
+    body: bytes
+    conversation: str
+    group: str
+    service: str
+    contract: str
+    received: ReceivedMessage
+
+    @classmethod
+    def of(cls, message: ReceivedMessage, stream: OpenStream) -> DialogMessage:
+        """Return a message that was taken from a stream."""
+        type_ = message.headers.subject or ""
+        return cls(
+            type_, message.body, stream.handle, stream.group_id, stream.service, stream.contract, message
+        )
+
+    @property
+    def number(self) -> int | None:
+        """Its number among the messages of the other side; None for system messages."""
+        return number_of(self.received.message_id)
+
+    @property
+    def is_end(self) -> bool:
+        """Whether the other side has ended the dialog; nothing follows."""
+        return self.type == END_DIALOG
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the other side has ended the dialog with an error, or its lifetime has expired."""
+        return self.type == ERROR
+
+    @property
+    def is_timer(self) -> bool:
+        """Whether it comes from a timer of this side."""
+        return self.type == DIALOG_TIMER
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the dialog has ended. Processing it ends the conversation on this side too."""
+        return self.is_end or self.is_error
+
+    @property
+    def error(self) -> tuple[int, str] | None:
+        """Code and text of an error: positive from the other application, negative from the engine."""
+        if not self.is_error:
+            return None
+        body = msgspec.json.decode(self.body, type=ErrorBody)
+        return body.code, body.text
+
+    @property
+    def enqueued_time(self) -> datetime:
+        return self.received.enqueued_time
+
+    @property
+    def delivery_count(self) -> int:
+        """How many attempts at it have failed."""
+        return self.received.delivery_count
 
 
 class DialogTransaction(SettleVerbs[DialogMessage], WorkVerbs):

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from lazaretto import aio
 from lazaretto.emulator.template import Template
-from lazaretto.engine.entities.recreate import Recreate
+from lazaretto.engine.entities.queues import Recreate
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed, QuotaExceeded
 from lazaretto.model.checks import shown
 from lazaretto.model.clock import MovableClock

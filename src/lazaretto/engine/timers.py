@@ -7,8 +7,8 @@ import dataclasses
 import msgspec
 
 from lazaretto.engine.claims.end_claims import end_due_claims
+from lazaretto.engine.command import KEPT
 from lazaretto.engine.entities.topics import end_idle
-from lazaretto.engine.once import KEPT
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
 from lazaretto.engine.outcome.set_aside import sweep_purged

@@ -1,4 +1,7 @@
-"""Permissions on a store, roles that give them, and the queues for which somebody has them. Pure."""
+"""Permissions on a store, roles that give them, and the queues for which somebody has them. Pure.
+
+Clients of Service Bus sign for one entity with keys: what each key allows stands here, too.
+"""
 
 from __future__ import annotations
 
@@ -166,3 +169,57 @@ def encode_grants(grants: Sequence[Grant]) -> str:
 def decode_grants(stored: str) -> tuple[Grant, ...]:
     """Return grants from the store's form."""
     return msgspec.json.decode(stored, type=tuple[Grant, ...])
+
+
+#: The most rules of an entity, as at Service Bus; the most characters of a name, and of a key.
+MOST_RULES: Final = 12
+_LONGEST: Final = 256
+RIGHTS: Final = ("Manage", "Send", "Listen")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SigningRule:
+    """Two keys by a name, and what they allow on an entity and what is below it. Raises InvalidOption.
+
+    `rights`: Manage, which includes the others, Send, Listen. `created`, `modified`: in microseconds.
+    """
+
+    name: str
+    rights: tuple[str, ...]
+    primary: str = dataclasses.field(repr=False)
+    secondary: str = dataclasses.field(repr=False)
+    created: int = 0
+    modified: int = 0
+
+    def __post_init__(self) -> None:
+        text("the name of an authorization rule", self.name, _LONGEST)
+        for key in (self.primary, self.secondary):
+            # An error must not show the key.
+            if not key or len(key) > _LONGEST or not key.isascii():
+                raise InvalidOption(
+                    f"expected keys of 1 to {_LONGEST} ASCII characters for authorization rule {self.name!r}"
+                )
+        if not self.rights or not set(self.rights) <= set(RIGHTS):
+            raise InvalidOption(
+                f"expected rights of the authorization rule {self.name!r} among {', '.join(RIGHTS)}, "
+                f"got {', '.join(map(repr, self.rights)) or 'none'}"
+            )
+
+
+def check_signing_rules(rules: Sequence[SigningRule]) -> None:
+    """Raise InvalidOption for too many rules of an entity, or two with one name."""
+    if len(rules) > MOST_RULES:
+        raise InvalidOption(f"expected at most {MOST_RULES} authorization rules, got {len(rules)}")
+    if len({rule.name for rule in rules}) != len(rules):
+        raise InvalidOption("expected authorization rules with different names, got one name twice")
+
+
+def encode_signing_rules(rules: Iterable[SigningRule]) -> str | None:
+    """Return rules as they are stored; None: there are none."""
+    listed = list(rules)
+    return msgspec.json.encode(listed).decode() if listed else None
+
+
+def decode_signing_rules(stored: str | None) -> tuple[SigningRule, ...]:
+    """Return stored rules."""
+    return () if stored is None else msgspec.json.decode(stored, type=tuple[SigningRule, ...])

@@ -19,8 +19,7 @@ from lazaretto.aio.witness import SigningRules, Witness
 from lazaretto.errors import InvalidOption, InvalidPath, LazarettoError
 from lazaretto.model.actors import Actor, NameKind, client_name
 from lazaretto.model.checks import shown
-from lazaretto.model.grants import KEY, Reach, grant_covers
-from lazaretto.model.signing import SigningRule
+from lazaretto.model.grants import KEY, Reach, SigningRule, grant_covers
 from lazaretto.serving.guard import Guard, Seat
 
 #: The name of the policy that clients of Service Bus use unless told otherwise.

@@ -2,8 +2,7 @@
 
 from lazaretto.model.clock import ManualClock
 from lazaretto.testing.assertions import assert_dead_letter, assert_no_dead_letters
-from lazaretto.testing.brokers import temporary_broker
-from lazaretto.testing.hosts import drain
+from lazaretto.testing.hosts import drain, temporary_broker
 from lazaretto.testing.service_bus import LocalEmulator, ServiceBus, service_bus
 
 __all__ = [

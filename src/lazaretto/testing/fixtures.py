@@ -9,7 +9,7 @@ import pytest
 
 from lazaretto.broker.broker import Broker
 from lazaretto.model.clock import ManualClock
-from lazaretto.testing.brokers import temporary_broker
+from lazaretto.testing.hosts import temporary_broker
 from lazaretto.testing.service_bus import LocalEmulator, ServiceBus
 
 

@@ -1,16 +1,42 @@
-"""Runs a service host in a test until it has nothing left to do."""
+"""A broker that exists for one test, and a host that runs in a test until it has nothing left to do."""
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
-from lazaretto.broker.broker import store_of
+from lazaretto.broker.broker import Broker, connect, store_of
 from lazaretto.errors import LazarettoError
 from lazaretto.host.handler_stats import HandlerReport
 from lazaretto.host.host import ServiceHost
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.clock import MICROSECONDS, ManualClock, to_micros
+from lazaretto.model.clock import MICROSECONDS, Clock, ManualClock, to_micros
 from lazaretto.model.entities import EntityPath, Subqueue
+
+#: A file system in memory, where there is one: a commit waits for no disk there.
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108 - only folders of random names are made in it
+
+
+@contextmanager
+def temporary_broker(*queues: str, clock: Clock | None = None) -> Iterator[Broker]:
+    """Give a broker on a new store, which is deleted at the end of the `with` block.
+
+    The store is a file, in memory where the machine has `/dev/shm`; other processes, sandboxes among
+    them, can open it. `queues`: paths of queues to create, with default options. `clock`: a ManualClock
+    to move time by hand; the machine's clock if None.
+    """
+    folder = str(_IN_MEMORY) if _IN_MEMORY.is_dir() else None
+    with (
+        tempfile.TemporaryDirectory(prefix="lazaretto-", dir=folder) as made,
+        connect(Path(made) / "test.db", clock=clock) as broker,
+    ):
+        for path in queues:
+            broker.create_queue(path)
+        yield broker
+
 
 #: How often it is looked whether anything is left, in seconds.
 _LOOK = 0.01

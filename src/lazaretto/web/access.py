@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from lazaretto.commands import Command, PlanRepair
 from lazaretto.engine.access import digest_of
+from lazaretto.errors import InvalidOption
 from lazaretto.model.actors import Actor, NameKind
+from lazaretto.model.edits.edit import Edit, EditKind
 from lazaretto.model.grants import ROLES, Grant, Permission, Role, may
 from lazaretto.web.proxies import Proxies
 from lazaretto.web.refusals import NotPermitted, ServerReadOnly
 
 if TYPE_CHECKING:
     from lazaretto.web.oidc import Provider
+
 
 __all__ = ["ROLES", "Access", "Grant", "Identity", "Proxies", "Role"]
 
@@ -120,3 +124,24 @@ class Access:
             if hmac.compare_digest(stored, digest):
                 return dataclasses.replace(identity, kind=NameKind.TOKEN)
         return None
+
+
+def key_of(name: str, key: str) -> str:
+    """Return the idempotency key of somebody, which is nobody else's, whatever they are called."""
+    return f"{len(name)}:{name}:{key}"
+
+
+def require_for(command: Command, require: Callable[[Permission, str | None], None]) -> None:
+    """Call `require` with all that a command needs. Raises what it raises, and InvalidOption."""
+    for permission, path in command.needs():
+        require(permission, path)
+    if isinstance(command, PlanRepair) and command.edit is not None:
+        refuse_functions(command.edit)
+
+
+def refuse_functions(edit: str) -> Edit:
+    """Return the edit that a text describes. Raises InvalidOption, also for the name of a function."""
+    parsed = Edit.parse(edit)
+    if parsed.kind is EditKind.FUNCTION:
+        raise InvalidOption("expected an edit as SET … or a JSON patch; functions are for the command line")
+    return parsed

@@ -12,6 +12,8 @@ from lazaretto.aio import AsyncBroker
 from lazaretto.aio.readings import LettersPart, Readings
 from lazaretto.aio.visits import Visits
 from lazaretto.aio.witness import Witness
+from lazaretto.commands.opposites import LATER
+from lazaretto.engine.log import AuditEntry
 from lazaretto.engine.messages.peek import PeekedPart, TooLittleRoom
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
@@ -153,3 +155,8 @@ class WitnessedReadings:
     ) -> LettersPart | TooLittleRoom:
         await self._rules.note_read(str(path))
         return await self._readings.letters(path, which, after, room, messages=messages)
+
+
+async def later_than(broker: AsyncBroker, entries: Sequence[AuditEntry]) -> list[AuditEntry]:
+    """Return the newest actions since the first of some entries, as `opposites` needs them."""
+    return await broker.audit(since=entries[0].time, limit=LATER) if entries else []

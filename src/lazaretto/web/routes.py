@@ -29,8 +29,7 @@ from lazaretto.model.clock import within
 from lazaretto.model.grants import Permission
 from lazaretto.serving.budget import Share
 from lazaretto.serving.http import seat_of, share_of, until_gone
-from lazaretto.web.access import Identity
-from lazaretto.web.allowed import require_for
+from lazaretto.web.access import Identity, require_for
 from lazaretto.web.bounded import COST, hold_messages
 from lazaretto.web.content import content_of
 from lazaretto.web.ending import Ending, end

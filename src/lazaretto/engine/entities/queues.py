@@ -1,4 +1,4 @@
-"""Operations on queues themselves: create, change, delete, describe, resume."""
+"""Operations on queues themselves: create, change, delete, make anew, describe, resume."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.grants import Permission
 from lazaretto.model.keys import lower_bound
 from lazaretto.model.records.plain import options_from
+from lazaretto.store.records.access import SIGNING
 from lazaretto.store.records.messages import (
     DEFERRED,
     DELAYED,
@@ -364,3 +365,34 @@ def letters_of(tx: Transaction, record: QueueRecord) -> int:
     """Return how many dead letters an entity has, those included that were purged and can be restored."""
     ((_, standing),) = standings(tx, [record])
     return standing.dead_letter + standing.transfer_dead_letter + tx.queues.purged(record.queue_id)
+
+
+@dataclasses.dataclass(slots=True)
+class Recreate(Operation[None]):
+    """Put an entity of the same settings in the place of one; of a topic, with its subscriptions.
+
+    All messages go at once, whatever their state. Raises EntityNotFound.
+    """
+
+    path: EntityPath
+    actor: str
+
+    def run(self, tx: Transaction) -> None:
+        record = require_queue(tx, self.path)
+        topic = record.kind is EntityKind.TOPIC
+        subscriptions = tx.topics.subscriptions(record.queue_id) if topic else []
+        keys = tx.access.setting(f"{SIGNING}{record.queue_id}")
+        delete(tx, [*subscriptions, record], self.actor)
+        made = _insert(tx, record, record.topic_id)
+        if keys is not None:
+            tx.access.save_setting(f"{SIGNING}{made.queue_id}", keys)
+        for one in subscriptions:
+            _insert(tx, one, made.queue_id)
+
+
+def _insert(tx: Transaction, like: QueueRecord, topic_id: int | None) -> QueueRecord:
+    made = tx.queues.insert(like.path, like.options, like.kind, topic_id, like.rules)
+    if made.status is not like.status:
+        made = tx.queues.save(dataclasses.replace(made, status=like.status))
+    touch(tx, made)
+    return made

@@ -23,9 +23,9 @@ from lazaretto.engine.outcome.attempts import (
 )
 from lazaretto.engine.outcome.dispositions import in_unit, reject, remove, set_aside
 from lazaretto.engine.outcome.verdicts import fail
+from lazaretto.engine.queue_admission import HEADERS_REASON, HEADERS_TEXT
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.routing.deliver import dead_letter
-from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT
 from lazaretto.errors import MessageLockLost, NotAllowed
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.failure import Failure

@@ -1,27 +1,41 @@
-"""Groups dead letters into causes, reads causes, and applies operators' changes to them."""
+"""Groups dead letters into causes, reads causes, and applies operators' changes to them.
+
+Causes are compared with marks in time, such as a release.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
-from lazaretto.engine.command import OfPath
-from lazaretto.engine.log import audit
+from lazaretto.engine.command import CommandOf, OfPath
+from lazaretto.engine.log import AuditEntry, audit
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup, holder, known_cause
 from lazaretto.engine.redaction import redaction_of
-from lazaretto.model.causes import DAYS, HOURS, LAST_CAUSE, CauseDifference, CauseState, state_of
-from lazaretto.model.checks import whole
+from lazaretto.model.causes import (
+    DAYS,
+    HOURS,
+    LAST_CAUSE,
+    LONGEST_MARK,
+    MARK,
+    CauseDifference,
+    CauseState,
+    TimeMark,
+    state_of,
+)
+from lazaretto.model.checks import text, whole
 from lazaretto.model.clock import to_datetime
 from lazaretto.model.edits.named_fields import filter_names
 from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.fingerprint import OTHER_TEXTS, fingerprint_of, shown_fingerprint
+from lazaretto.model.grants import Permission
 from lazaretto.model.keys import SEQUENCE_BITS, lower_bound, sequence_of
 from lazaretto.model.shape import HOLE, is_value, templates
 from lazaretto.model.shown_text import html_table
@@ -394,3 +408,23 @@ class RecountCauses(OfPath[None], frozen=True, kw_only=True):
         tx.causes.save_counts()
         tx.causes.recount(place_at(tx, self.place))
         audit(tx, actor, self.action, str(self.place))
+
+
+#: The most marks that causes are compared with, the newest.
+MOST_MARKS: Final = 200
+
+
+def marks_of(entries: Iterable[AuditEntry]) -> list[TimeMark]:
+    """Return the marks that entries of the audit log tell of."""
+    return [TimeMark(one.time, str(one.detail.get("text", "")), one.actor) for one in entries]
+
+
+class Mark(CommandOf[None], frozen=True, kw_only=True):
+    """Mark this moment, such as a release, so that causes tell after which one they came."""
+
+    permission = Permission.OPERATE
+    action = MARK
+    text: str
+
+    def run(self, tx: Transaction, actor: str) -> None:
+        audit(tx, actor, self.action, "", text=text("text", self.text, LONGEST_MARK))

@@ -10,11 +10,16 @@ import msgspec
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.outcome.session_holds import HeldRecord, hold, release_sessions
-from lazaretto.engine.queue_admission import admission_of
+from lazaretto.engine.queue_admission import (
+    HEADERS_REASON,
+    HEADERS_TEXT,
+    SESSION_REASON,
+    SESSION_TEXT,
+    admission_of,
+)
 from lazaretto.engine.routing.deliver import dead_letter, resolve
 from lazaretto.engine.routing.forwards import active_due, touch
 from lazaretto.engine.routing.router import refusal
-from lazaretto.engine.routing.undeliverable import HEADERS_REASON, HEADERS_TEXT, SESSION_REASON, SESSION_TEXT
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, PoisonSession, QueueStatus
 from lazaretto.model.failure import Failure, short_error
 from lazaretto.model.headers import (

@@ -18,10 +18,9 @@ from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import Skipped, find_obstacle, name_numbers
 from lazaretto.engine.outcome.send_back import Prepare, SentBack
 from lazaretto.engine.outcome.session_holds import release_sessions
-from lazaretto.engine.queue_admission import admission_of
+from lazaretto.engine.queue_admission import DISABLED_REASON, FULL_REASON, NOT_FOUND_REASON, admission_of
 from lazaretto.engine.routing.deliver import finish, resolve, revived
 from lazaretto.engine.routing.router import Router
-from lazaretto.engine.routing.undeliverable import DISABLED_REASON, FULL_REASON, NOT_FOUND_REASON
 from lazaretto.errors import LazarettoError, NotAllowed
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityKind, EntityPath, Subqueue
 from lazaretto.model.grants import Permission

@@ -9,8 +9,8 @@ import msgspec
 
 from lazaretto.engine.log import note, tell
 from lazaretto.engine.outcome.session_holds import release_sessions
+from lazaretto.engine.queue_admission import MOST_HOPS, Undeliverable
 from lazaretto.engine.routing.router import Router, with_hops
-from lazaretto.engine.routing.undeliverable import MOST_HOPS, Undeliverable
 from lazaretto.model.entities import Subqueue
 from lazaretto.model.failure import LONGEST_TEXT, Failure, short_error, shorten, shown_reason
 from lazaretto.model.fingerprint import fingerprint_of

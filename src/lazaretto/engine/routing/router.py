@@ -9,9 +9,7 @@ from collections.abc import Sequence
 import msgspec
 
 from lazaretto.engine.log import note
-from lazaretto.engine.queue_admission import admission_of
-from lazaretto.engine.routing.forwards import forwards, touch
-from lazaretto.engine.routing.undeliverable import (
+from lazaretto.engine.queue_admission import (
     DISABLED_REASON,
     FILTER_REASON,
     FULL_REASON,
@@ -23,8 +21,10 @@ from lazaretto.engine.routing.undeliverable import (
     TOO_FAR,
     UNMATCHED_REASON,
     Undeliverable,
+    admission_of,
     not_taken,
 )
+from lazaretto.engine.routing.forwards import forwards, touch
 from lazaretto.errors import FilterError
 from lazaretto.model.entities import EntityKind
 from lazaretto.model.failure import failure_of

@@ -17,8 +17,8 @@ from lazaretto.model.actors import Actor
 from lazaretto.model.descriptions import MessageCounts
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, QueueOptions, TopicOptions
 from lazaretto.model.filters.rules import CorrelationFilter, Rule, sorted_rules
+from lazaretto.model.grants import SigningRule
 from lazaretto.model.limits import Tier
-from lazaretto.model.signing import SigningRule
 from lazaretto.servicebus.atom import rules as atom_rules
 from lazaretto.servicebus.atom.feeds import (
     Entry,

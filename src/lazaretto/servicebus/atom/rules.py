@@ -23,7 +23,7 @@ from lazaretto.model.filters.rules import (
     SqlFilter,
     TrueFilter,
 )
-from lazaretto.model.signing import RIGHTS, SigningRule, check_signing_rules
+from lazaretto.model.grants import RIGHTS, SigningRule, check_signing_rules
 from lazaretto.model.sized import INT
 from lazaretto.model.spans import read_decimal, read_duration, write_duration
 from lazaretto.servicebus.atom.feeds import Refusal, description, element, moment, text_of, written

@@ -21,10 +21,10 @@ from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.grants import Permission
 from lazaretto.model.records.messages import csv_cell
 from lazaretto.model.records.plain import plain
-from lazaretto.web.allowed import key_of, require_for
+from lazaretto.web.access import key_of, require_for
 from lazaretto.web.answers import json_of
 from lazaretto.web.bounded import LastingResponse
-from lazaretto.web.later import later_than
+from lazaretto.web.readings import later_than
 from lazaretto.web.routes import Call, Query, route
 
 Handler = Callable[[Call, Command], Awaitable[Any]]

@@ -10,7 +10,7 @@ import msgspec
 
 from lazaretto.commands import COMMANDS, Command, PlanRepair
 from lazaretto.errors import InvalidOption
-from lazaretto.web.allowed import key_of, require_for
+from lazaretto.web.access import key_of, require_for
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
 from lazaretto.web.refusals import HttpError

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lazaretto.aio import AsyncRepair
-from lazaretto.engine.marks import MOST_MARKS, marks_of
-from lazaretto.engine.outcome.causes import Cause
+from lazaretto.engine.outcome.causes import MOST_MARKS, Cause, marks_of
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import InvalidOption, LazarettoError, MessageNotFound
 from lazaretto.model.causes import MARK, TimeMark, mark_before

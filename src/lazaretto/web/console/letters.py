@@ -16,7 +16,7 @@ from lazaretto.model.edits.redact import MASK
 from lazaretto.model.grants import Permission
 from lazaretto.model.message_history import MessageHistory, Moment
 from lazaretto.model.messages import DeadLetter
-from lazaretto.web.allowed import refuse_functions
+from lazaretto.web.access import refuse_functions
 from lazaretto.web.console.bodies import WAYS, body_of, editable, json_fault, show_body
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to

@@ -20,7 +20,7 @@ from lazaretto.serving.budget import Share
 from lazaretto.serving.http import share_of
 from lazaretto.web.access import Identity
 from lazaretto.web.bounded import hold_messages
-from lazaretto.web.later import later_than
+from lazaretto.web.readings import later_than
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

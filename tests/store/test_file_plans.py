@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import lazaretto
-from lazaretto.store.sqlite.dialect import QUERIES, place
+from lazaretto.store.sqlite.schema import QUERIES, place
 
 
 def plans(path: Path, *names: str) -> dict[str, list[str]]:

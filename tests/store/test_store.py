@@ -32,9 +32,9 @@ from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.query_files import Migration, Query, load_queries, with_rows
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sql.words import words
-from lazaretto.store.sqlite import dialect as sqlite
 from lazaretto.store.sqlite import schema
-from lazaretto.store.sqlite.dialect import QUERIES
+from lazaretto.store.sqlite import schema as sqlite
+from lazaretto.store.sqlite.schema import QUERIES
 
 from .actions import bodies, create, fail, send, stored, take
 from .conftest import Connect

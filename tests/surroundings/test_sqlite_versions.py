@@ -20,7 +20,7 @@ import pytest
 import lazaretto
 from lazaretto import StoreError, StoreTooNew
 from lazaretto.store.sqlite import connection, schema
-from lazaretto.store.sqlite.dialect import QUERIES
+from lazaretto.store.sqlite.schema import QUERIES
 
 ROOT = Path(__file__).parents[2]
 LIBRARIES = [Path(one) for one in os.environ.get("LAZARETTO_TEST_SQLITE", "").split(os.pathsep) if one]

@@ -11,7 +11,7 @@ import pytest
 from lazaretto.store.postgres import dialect as postgres
 from lazaretto.store.sql.query_files import First, Query, Words, load_queries, with_rows
 from lazaretto.store.sql.statements import Statement
-from lazaretto.store.sqlite import dialect as sqlite
+from lazaretto.store.sqlite import schema as sqlite
 
 NO_WORDS = Words({}, {})
 

@@ -29,7 +29,7 @@ from lazaretto.model.messages import DeadLetter
 from lazaretto.model.redaction import checked_rule
 from lazaretto.model.shape import HOLE
 from lazaretto.web import api as modules
-from lazaretto.web import readings, searched
+from lazaretto.web import readings, redacted
 from lazaretto.web.console.site import SCREENS
 from lazaretto.web.page_options import TriedLetter
 from lazaretto.web.redacted import shown_cause, shown_repair
@@ -385,7 +385,7 @@ class TestCauses:
             held.append(letters() - before)
             return shown_cause(*given, **named)
 
-        monkeypatch.setattr(searched, "shown_cause", counting)
+        monkeypatch.setattr(redacted, "shown_cause", counting)
         # Others of this process may hold some: a test that failed before, for one.
         before = letters()
         assert len(served.client("operator").get("/causes", params=Q).json()["causes"]) > 2

@@ -13,7 +13,7 @@ from lazaretto import Broker
 from lazaretto.errors import LazarettoError
 from lazaretto.model.grants import Permission
 from lazaretto.web.access import ROLES, Role
-from lazaretto.web.problems import STATUSES
+from lazaretto.web.answers import STATUSES
 from lazaretto.web.routes import ROUTES, Route
 
 from . import openapi_file

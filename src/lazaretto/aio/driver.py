@@ -95,7 +95,7 @@ class Driver:
         self._inbox: deque[list[_Ticket | _Course] | asyncio.Future[bool]] = deque()
         self._posted = False
         #: Always the same object, so that one call reports all tickets of a commit.
-        self._told = self._tell
+        self._told = self._post
         #: Steps that coroutines do for those without one.
         self._aside: set[asyncio.Task[Any]] = set()
         #: Tasks that release messages whose receive was cancelled.
@@ -266,9 +266,6 @@ class Driver:
         return self._store.notifier.leave(caller)
 
     # -- what other threads tell ----------------------------------------------------------------
-
-    def _tell(self, tickets: list[_Ticket | _Course]) -> None:
-        self._post(tickets)
 
     def _post(self, news: list[_Ticket | _Course] | asyncio.Future[bool]) -> None:
         """Post to the event loop; one wake-up covers everything posted before it looks."""

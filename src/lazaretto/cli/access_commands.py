@@ -9,10 +9,9 @@ import typer
 from msgspec import UNSET
 
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions, PatternOption
+from lazaretto.cli.call import ChangeOptions, ListingOptions, PatternOption
 from lazaretto.cli.command import Group
 from lazaretto.cli.derived import add_change
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import NOTHING, optional_count, optional_future
 from lazaretto.commands import (
     CreateLink,

@@ -10,10 +10,20 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument, YesOption, ask_count, confirm
+from lazaretto.cli.call import (
+    CallOptions,
+    ChangeOptions,
+    LimitOption,
+    ListingOptions,
+    QueueArgument,
+    YesOption,
+    ask_count,
+    confirm,
+)
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_destinations, names_of_topics
 from lazaretto.cli.dead_letter_selection import (
+    DestinationOption,
     DryRunOption,
     FilterOptions,
     MostOption,
@@ -42,7 +52,6 @@ from lazaretto.cli.edit_option import (
     with_body,
 )
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.cli.repair_commands import RateOption, repair_at_once
 from lazaretto.commands import DeletePurged, MoveDeadLetters, Purge, Republish, Restore, Resubmit
@@ -166,15 +175,7 @@ def resubmit(
         ),
     ] = None,
     limit: MostOption = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="QUEUE",
-            help="Send them to this queue instead.",
-            autocompletion=names_of_destinations,
-        ),
-    ] = None,
+    to: DestinationOption = None,
     edit: EditOption = None,
     rate: RateOption = None,
     yes: YesOption = False,

@@ -15,10 +15,10 @@ import typer
 from lazaretto.broker.broker import Broker
 from lazaretto.broker.dead_letters import Which
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, Change, limit_option
+from lazaretto.cli.call import Call, Change, Listing, limit_option
 from lazaretto.cli.command import Options
+from lazaretto.cli.completion import names_of_destinations
 from lazaretto.cli.exits import CommandError, Exit, usage
-from lazaretto.cli.listings import Listing
 from lazaretto.cli.parse import number, past
 from lazaretto.commands import Command
 from lazaretto.engine.command import OfLetters, check_numbers
@@ -68,6 +68,15 @@ _FILTERS: dict[str, tuple[Any, Any]] = {
 
 
 MostOption = Annotated[int | None, limit_option("Maximum number of letters to send.")]
+DestinationOption = Annotated[
+    str | None,
+    typer.Option(
+        "--to",
+        metavar="QUEUE",
+        help="Send them to this queue instead.",
+        autocompletion=names_of_destinations,
+    ),
+]
 NumbersOption = Annotated[
     list[int] | None,
     typer.Argument(metavar="[NUMBER]...", parser=number(1), help="Sequence numbers.", show_default=False),

@@ -12,12 +12,11 @@ import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, ChangeOptions, KeyOptions, keyed
+from lazaretto.cli.call import Call, CallOptions, ChangeOptions, KeyOptions, ListingOptions, keyed
 from lazaretto.cli.call import Change as Changing
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import duration, number
 from lazaretto.commands import ApplyDefinitions, DropDefinition
 from lazaretto.dialogs.declaration import as_declaration, parse_declaration, read_tables

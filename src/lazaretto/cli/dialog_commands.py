@@ -14,6 +14,7 @@ from lazaretto.cli.call import (
     CallOptions,
     Change,
     ChangeOptions,
+    ListingOptions,
     YesOption,
     confirm_deletion,
     limit_option,
@@ -21,7 +22,6 @@ from lazaretto.cli.call import (
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.definition_commands import commands, dialogs
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.commands import CleanUpConversation, EndConversation, ResumeConversation
 from lazaretto.errors import ConversationNotFound

@@ -11,11 +11,10 @@ import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, Change, ChangeOptions, YesOption, confirm_deletion
+from lazaretto.cli.call import CallOptions, Change, ChangeOptions, ListingOptions, YesOption, confirm_deletion
 from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import parts_of_given
 from lazaretto.commands import Command

@@ -10,10 +10,9 @@ import msgspec
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions
+from lazaretto.cli.call import ChangeOptions, ListingOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 
 commands = Group()
 group = commands.group("command")

@@ -10,12 +10,11 @@ import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import limit_option
+from lazaretto.cli.call import ListingOptions, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import Table
 from lazaretto.cli.parse import number, past
 from lazaretto.commands import Mark
@@ -41,6 +40,10 @@ OnlyQueueOption = Annotated[
         "--queue", "-q", metavar="QUEUE", help="Only of this queue.", autocompletion=names_of_queues
     ),
 ]
+SinceOption = Annotated[
+    datetime | None,
+    typer.Option("--since", parser=past, metavar="TIME", help="Only from this time (ISO 8601, or 2h ago)."),
+]
 
 
 @commands.command("events")
@@ -50,12 +53,7 @@ def events(
         int | None,
         typer.Option("--after", metavar="POSITION", parser=number(0), help="Only after this position."),
     ] = None,
-    since: Annotated[
-        datetime | None,
-        typer.Option(
-            "--since", parser=past, metavar="TIME", help="Only from this time (ISO 8601, or 2h ago)."
-        ),
-    ] = None,
+    since: SinceOption = None,
     last: Annotated[
         int | None,
         typer.Option(
@@ -181,12 +179,7 @@ def audit(
     action: Annotated[
         str | None, typer.Option("--action", metavar="ACTION", help="Only this action, such as update.")
     ] = None,
-    since: Annotated[
-        datetime | None,
-        typer.Option(
-            "--since", parser=past, metavar="TIME", help="Only from this time (ISO 8601, or 2h ago)."
-        ),
-    ] = None,
+    since: SinceOption = None,
     until: Annotated[
         datetime | None,
         typer.Option("--until", parser=past, metavar="TIME", help="Only before this time."),

@@ -10,7 +10,7 @@ from typing import Any
 import typer
 
 from lazaretto.model.checks import FOREVER, shown
-from lazaretto.model.records.times import iso_time, seconds_of
+from lazaretto.model.spans import iso_time, seconds_of
 
 
 class Nothing:

@@ -11,12 +11,11 @@ import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import ChangeOptions, QueueArgument, limit_option
+from lazaretto.cli.call import ChangeOptions, ListingOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.entity_commands import Entity, Texts, add_entity, key_of, messages_of
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import (
     given_options,

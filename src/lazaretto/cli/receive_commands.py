@@ -11,11 +11,10 @@ import typer
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.settling import NEXT_SESSION, NextSession
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, QueueArgument, limit_option
+from lazaretto.cli.call import Call, CallOptions, ListingOptions, QueueArgument, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.dead_letter_text import first_line, message_facts, print_block
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import Table
 from lazaretto.cli.parse import duration, number
 from lazaretto.errors import LazarettoError

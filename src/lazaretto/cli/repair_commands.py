@@ -14,13 +14,20 @@ from lazaretto.cli.call import (
     CallOptions,
     Change,
     ChangeOptions,
+    LimitOption,
+    ListingOptions,
     QueueArgument,
     confirm,
     require_person,
 )
 from lazaretto.cli.command import Group
-from lazaretto.cli.completion import names_of_destinations
-from lazaretto.cli.dead_letter_selection import MostOption, Selection, SelectionOptions, filter_record
+from lazaretto.cli.dead_letter_selection import (
+    DestinationOption,
+    MostOption,
+    Selection,
+    SelectionOptions,
+    filter_record,
+)
 from lazaretto.cli.dead_letter_text import causes_of, print_preview, print_repair
 from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.edit_option import (
@@ -32,7 +39,6 @@ from lazaretto.cli.edit_option import (
     say_tried,
 )
 from lazaretto.cli.exits import CommandError
-from lazaretto.cli.listings import LimitOption, ListingOptions
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
 from lazaretto.commands import (
     ApplyRepair,
@@ -89,15 +95,7 @@ def plan(
     queue: QueueArgument,
     selection: SelectionOptions,
     name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name for the repair.")] = None,
-    to: Annotated[
-        str | None,
-        typer.Option(
-            "--to",
-            metavar="QUEUE",
-            help="Send them to this queue instead.",
-            autocompletion=names_of_destinations,
-        ),
-    ] = None,
+    to: DestinationOption = None,
     edit: EditOption = None,
     limit: MostOption = None,
     order: Annotated[

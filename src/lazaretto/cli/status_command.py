@@ -11,10 +11,9 @@ from typing import Annotated
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, NamedQueuesOption, limit_option
+from lazaretto.cli.call import CallOptions, Listing, ListingOptions, NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import Listing, ListingOptions
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED, QueueGlance, RecentRates, Status
 from lazaretto.model.installing import install
 

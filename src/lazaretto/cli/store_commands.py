@@ -7,10 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions
+from lazaretto.cli.call import CallOptions, ListingOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import Exit
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.store.addresses import copy_store, migrate_store
 
 commands = Group()

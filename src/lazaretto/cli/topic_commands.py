@@ -12,7 +12,7 @@ import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output, parse
-from lazaretto.cli.call import ChangeOptions
+from lazaretto.cli.call import ChangeOptions, ListingOptions
 from lazaretto.cli.command import Group, Options
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.entity_commands import (
@@ -28,7 +28,6 @@ from lazaretto.cli.entity_commands import (
     messages_of,
 )
 from lazaretto.cli.exits import CommandError, usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import Facts
 from lazaretto.cli.queue_options import (
     given_options,

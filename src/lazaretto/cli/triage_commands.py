@@ -10,12 +10,11 @@ import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, ChangeOptions, QueueArgument
+from lazaretto.cli.call import CallOptions, ChangeOptions, ListingOptions, QueueArgument
 from lazaretto.cli.command import Group
 from lazaretto.cli.commands import CommandGroup
 from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.exits import usage
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.output import shorten
 from lazaretto.cli.parse import future, past
 from lazaretto.commands import (

@@ -9,10 +9,17 @@ import typer
 
 from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
-from lazaretto.cli.call import Call, CallOptions, Change, ChangeOptions, QueueArgument, limit_option
+from lazaretto.cli.call import (
+    Call,
+    CallOptions,
+    Change,
+    ChangeOptions,
+    ListingOptions,
+    QueueArgument,
+    limit_option,
+)
 from lazaretto.cli.command import Group
 from lazaretto.cli.derived import add_change
-from lazaretto.cli.listings import ListingOptions
 from lazaretto.cli.parse import number
 from lazaretto.commands import FreeSession, ResumeSession, RevokeClaim, SetBreaker
 from lazaretto.engine.workers.list_workers import HeldMessages, Worker

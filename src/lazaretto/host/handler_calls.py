@@ -236,10 +236,6 @@ def why_unsendable(function: Callable[..., object], error: Exception) -> str:
     return why
 
 
-#: The sandbox function for a handler that runs several messages concurrently.
-AsyncFunction = Callable[[bytes], Coroutine[Any, Any, bytes | None]]
-
-
 class SandboxSetup:
     """Created in the host and called in the sandbox, where it returns the function of bytes to run."""
 

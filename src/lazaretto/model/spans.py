@@ -1,10 +1,10 @@
-"""Durations and decimals as XML and JSON write them: PT1M30S, 12.50."""
+"""Times, durations and decimals as text: PT1M30S and 12.50 in XML and JSON, 1h30m from people."""
 
 from __future__ import annotations
 
 import decimal
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 _DURATION: Final = re.compile(
@@ -44,3 +44,26 @@ def read_decimal(text: str) -> decimal.Decimal:
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f"expected a decimal number, got {text[:100]!r}")
     return decimal.Decimal(text)
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "": 1.0}
+_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_SUM = re.compile(r"\d+(?:\.\d+)?|(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
+
+
+def seconds_of(text: str) -> float | None:
+    """Return a duration such as 30, 30s, 5m, 2h, 1d or 1h30m in seconds, None if it is not one."""
+    word = text.strip().lower()
+    if not _SUM.fullmatch(word):
+        return None
+    parts = _PART.findall(word)
+    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float(word)
+
+
+def iso_time(text: str) -> datetime | None:
+    """Return a time in ISO 8601, in UTC where it names no zone; None if it is not one."""
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

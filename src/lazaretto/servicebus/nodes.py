@@ -26,12 +26,19 @@ from lazaretto.servicebus.amqp.performatives import (
 )
 from lazaretto.servicebus.amqp.sections import Properties
 from lazaretto.servicebus.amqp.session import ACCEPTED
-from lazaretto.servicebus.answers import condition_of, description_of, rejected, status_of
+from lazaretto.servicebus.answers import (
+    TRACKING_ID,
+    Answer,
+    condition_of,
+    description_of,
+    encode_answer,
+    rejected,
+    status_of,
+)
 from lazaretto.servicebus.conversions import encode_message
 from lazaretto.servicebus.grants import entity_of, policy_of
 from lazaretto.servicebus.order import Kind, Order
 from lazaretto.servicebus.producer import Intake
-from lazaretto.servicebus.replies import TRACKING_ID, Answer, encode_answer
 from lazaretto.servicebus.server import Client
 from lazaretto.servicebus.transactions import Work, in_transaction
 

@@ -15,12 +15,11 @@ from lazaretto.model.messages import ReceivedMessage
 from lazaretto.servicebus.amqp import AmqpError
 from lazaretto.servicebus.amqp.conditions import DECODE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED
 from lazaretto.servicebus.amqp.values import Array
-from lazaretto.servicebus.answers import Settlement, Verb
+from lazaretto.servicebus.answers import Answer, Settlement, Verb, described_rule, rule_of, subscription_of
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.conversions import encode_message, message_of, properties_of
 from lazaretto.servicebus.grants import Right
 from lazaretto.servicebus.plain_messages import read_number, written_number
-from lazaretto.servicebus.replies import Answer, described_rule, rule_of, subscription_of
 from lazaretto.servicebus.residue import moment_of
 from lazaretto.servicebus.server import Client
 

@@ -27,7 +27,7 @@ from lazaretto.model.checks import without_unseen
 from lazaretto.web import api
 from lazaretto.web.access import NOBODY, Access
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.answers import json_of, not_modified
+from lazaretto.web.answers import json_of, not_modified, problem_of
 from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
 from lazaretto.web.ending import Ending
@@ -36,7 +36,6 @@ from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
 from lazaretto.web.origin import RelativeRedirects, check_host
 from lazaretto.web.page_options import PageOptions, TriedHandlers
-from lazaretto.web.problems import problem_of
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.request_times import RequestTimes
 from lazaretto.web.routes import ROUTES, Call, Route, answer_of, bounded

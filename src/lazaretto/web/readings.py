@@ -22,7 +22,7 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.grants import Permission
 from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.web.access import Identity
-from lazaretto.web.searched import meant, without_search
+from lazaretto.web.redacted import meant, without_search
 
 #: Seconds for which rules are not read again within one answer, such as a stream of events.
 _FRESH: Final = 0.5

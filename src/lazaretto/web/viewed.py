@@ -37,21 +37,19 @@ from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview,
 from lazaretto.web.access import Identity
 from lazaretto.web.readings import ViewedReadings, ViewRules, WebReadings, WitnessedReadings
 from lazaretto.web.redacted import (
-    shown,
-    shown_detail,
-    shown_history,
-    shown_letter,
-)
-from lazaretto.web.refusals import NotPermitted
-from lazaretto.web.searched import (
     HIDDEN_WHERE,
     chosen,
     lines_of,
     refuse_edit,
     refuse_filter,
     seen_causes,
+    shown,
+    shown_detail,
+    shown_history,
+    shown_letter,
     without_search,
 )
+from lazaretto.web.refusals import NotPermitted
 
 #: What tells nothing of what messages hold, or hands them to programs that receive.
 PLAIN: Final = frozenset({

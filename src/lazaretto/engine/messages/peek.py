@@ -88,7 +88,7 @@ def peek(
 
     `session_id`: only those of a session; what others there are does not matter to how long it takes.
     """
-    part = _peek(tx, path, limit, from_sequence_number, session_id, None)
+    part = peek_part(tx, path, limit, from_sequence_number, session_id, None)
     assert not isinstance(part, TooLittleRoom)
     return part.messages
 
@@ -99,20 +99,9 @@ def peek_part(
     limit: int,
     from_sequence_number: int,
     session_id: str | None,
-    room: int,
-) -> PeekedPart | TooLittleRoom:
-    """Return the first messages of a peek, as many as there is room for in bytes."""
-    return _peek(tx, path, limit, from_sequence_number, session_id, room)
-
-
-def _peek(
-    tx: Transaction,
-    path: EntityPath,
-    limit: int,
-    from_sequence_number: int,
-    session_id: str | None,
     room: int | None,
 ) -> PeekedPart | TooLittleRoom:
+    """Return the first messages of a peek, as many as there is room for in bytes; None: all of them."""
     queue = require_queue(tx, path)
     if path.subqueue is not Subqueue.MAIN:
         refuse_topic(queue, "it has no subqueues; peek at those of its subscriptions")

@@ -41,8 +41,8 @@ from lazaretto.store.sql.transaction import Transaction
 KEPT = 7 * 86_400 * 1_000_000
 #: How many dead letters of a cause one commit sets aside or restores.
 LETTERS_OF_CAUSE = 10_000
-#: What becomes of a dead letter that is set aside, and then of one that is deleted.
-PURGED, DELETED = "purged", "deleted"
+#: What becomes of a dead letter that is set aside.
+PURGED = "purged"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.filters.records import property_value
 from lazaretto.model.messages import DeadLetter, Message
 from lazaretto.model.records.plain import MESSAGE_FIELDS, plain
-from lazaretto.model.records.times import iso_time, seconds_of
+from lazaretto.model.spans import iso_time, seconds_of
 
 _TEXTS = (
     "message_id",

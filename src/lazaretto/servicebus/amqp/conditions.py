@@ -6,7 +6,6 @@ from typing import Final
 
 from lazaretto.errors import LazarettoError
 
-INTERNAL_ERROR: Final = "amqp:internal-error"
 NOT_FOUND: Final = "amqp:not-found"
 UNAUTHORIZED_ACCESS: Final = "amqp:unauthorized-access"
 DECODE_ERROR: Final = "amqp:decode-error"
@@ -14,7 +13,6 @@ RESOURCE_LIMIT_EXCEEDED: Final = "amqp:resource-limit-exceeded"
 NOT_ALLOWED: Final = "amqp:not-allowed"
 INVALID_FIELD: Final = "amqp:invalid-field"
 NOT_IMPLEMENTED: Final = "amqp:not-implemented"
-ILLEGAL_STATE: Final = "amqp:illegal-state"
 
 FRAMING_ERROR: Final = "amqp:connection:framing-error"
 CONNECTION_FORCED: Final = "amqp:connection:forced"
@@ -24,7 +22,6 @@ ERRANT_LINK: Final = "amqp:session:errant-link"
 HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
 UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
 
-DETACH_FORCED: Final = "amqp:link:detach-forced"
 TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
 MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
 STOLEN: Final = "amqp:link:stolen"

@@ -25,7 +25,7 @@ from lazaretto.model.actors import HTTP_CLIENT
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.headers import PropertyValue
 from lazaretto.model.messages import Message, ReceivedMessage
-from lazaretto.model.records.times import iso_time
+from lazaretto.model.spans import iso_time
 from lazaretto.servicebus.answers import Settlement, Verb
 from lazaretto.servicebus.atom import feeds
 from lazaretto.servicebus.atom.application import admit

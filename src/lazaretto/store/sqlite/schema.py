@@ -1,15 +1,23 @@
-"""The schema: created, recognised, and brought up to date by numbered migrations."""
+"""The schema: created, recognised, and brought up to date by numbered migrations.
+
+The store's queries stand here as SQLite has them.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import time
 import uuid
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+import msgspec
 
 from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.store.sql.copy_store import COPYING, unfinished
-from lazaretto.store.sql.query_files import Migration, load_migrations
+from lazaretto.store.sql.query_files import PARAMETER, Migration, load_migrations, load_queries
+from lazaretto.store.sql.statements import Dialect
+from lazaretto.store.sql.words import words
 from lazaretto.store.sqlite.connection import (
     connect,
     refuse_old_sqlite,
@@ -144,3 +152,47 @@ def _statements(sql: str) -> list[str]:
             statements.append(current)
             current = ""
     return [s for s in statements if s.strip()]
+
+
+_WORDS = words(
+    {
+        "among": "IN (SELECT value FROM json_each(:{0}))",
+        "index": "INDEXED BY {0}",
+        "rowid": "rowid",
+        "as_type": ":{0}",
+        # Only claims lock ranges here.
+        "has_range": "0 = 1",
+        "listed": "",
+        "is_due": "{0} <= :now",
+        "comes_due": "{0} IS NOT NULL",
+    }
+)
+
+
+def ids(values: Iterable[int | str]) -> str:
+    """Return numbers or texts as the one parameter that a query takes them in: JSON."""
+    return msgspec.json.encode(list(values)).decode()
+
+
+def place(sql: str) -> tuple[str, Sequence[str]]:
+    """Return a query with SQLite's placeholders, and the names of the values they stand for, one by one."""
+    return PARAMETER.sub("?", sql), PARAMETER.findall(sql)
+
+
+QUERIES = {
+    # Only claims lock ranges here.
+    name: query._replace(locks_first=None)
+    for name, query in load_queries(
+        ("lazaretto.store.sqlite", "queries.sql"),
+        ("lazaretto.store.sql", "queries.sql"),
+        ("lazaretto.store.sql", "dialogs.sql"),
+        ("lazaretto.store.sql", "causes.sql"),
+        ("lazaretto.store.sql", "repairs.sql"),
+        ("lazaretto.store.sql", "listings.sql"),
+        ("lazaretto.store.sql", "overview.sql"),
+        ("lazaretto.store.sql", "rates.sql"),
+        ("lazaretto.store.sql", "access.sql"),
+        words=_WORDS,
+    ).items()
+}
+SQLITE = Dialect.of(QUERIES, place, ids)

@@ -21,9 +21,8 @@ from lazaretto.store.sql.rows import Memory
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 from lazaretto.store.sqlite.connection import Log, connect, has_reset_bug, own_fault, translated, translating
-from lazaretto.store.sqlite.dialect import SQLITE
 from lazaretto.store.sqlite.news import News
-from lazaretto.store.sqlite.schema import prepare
+from lazaretto.store.sqlite.schema import SQLITE, prepare
 from lazaretto.store.sqlite.store_file import CommitMarks, WatchedFile, refuse_inherited, refuse_second_name
 from lazaretto.store.sqlite.tables import SqliteTables
 from lazaretto.store.sqlite.user_sql import SqliteExclusive

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from lazaretto.model.keys import queue_of_lane
 from lazaretto.store.sql.copy_store import Row, Table
@@ -27,9 +26,6 @@ class SqliteTables:
         self._connection = connection
         self._begin = begin
 
-    def _execute(self, sql: str, values: Sequence[Any] = ()) -> sqlite3.Cursor:
-        return self._connection.execute(sql, values)
-
     def _source(self, table: Table) -> tuple[str, dict[str, str], str]:
         return _ELSEWHERE.get(table.name, (table.name, {}, table.only))
 
@@ -37,13 +33,13 @@ class SqliteTables:
         name, renamed, _ = self._source(table)
         if name != table.name:
             return list(renamed)
-        names = [column for _, column, *_ in self._execute(f"PRAGMA table_info({name})")]
+        names = [column for _, column, *_ in self._connection.execute(f"PRAGMA table_info({name})")]
         # What a server keeps in a table of its own is none of this one.
         return [*renamed, *(column for column in names if column != "high_water")]
 
     def count(self, table: Table) -> int:
         name, _, only = self._source(table)
-        (count,) = self._execute(f"SELECT count(*) FROM {name} WHERE {only}").fetchone()  # noqa: S608
+        (count,) = self._connection.execute(f"SELECT count(*) FROM {name} WHERE {only}").fetchone()  # noqa: S608
         return int(count)
 
     def last(self, table: Table) -> Row | None:
@@ -51,7 +47,7 @@ class SqliteTables:
         keys = [renamed.get(key, key) for key in table.key]
         order = ", ".join(f"{key} DESC" for key in keys)
         sql = f"SELECT {', '.join(keys)} FROM {name} WHERE {only} ORDER BY {order} LIMIT 1"  # noqa: S608
-        row: Row | None = self._execute(sql).fetchone()
+        row: Row | None = self._connection.execute(sql).fetchone()
         return row
 
     def rows(self, table: Table, columns: Sequence[str], after: Row | None, limit: int) -> list[Row]:
@@ -61,7 +57,7 @@ class SqliteTables:
         if after is not None:
             only += f" AND ({keys}) > ({', '.join('?' * len(after))})"
         sql = f"SELECT {listed} FROM {name} WHERE {only} ORDER BY {keys} LIMIT ?"  # noqa: S608
-        return self._execute(sql, (*(after or ()), limit)).fetchall()
+        return self._connection.execute(sql, (*(after or ()), limit)).fetchall()
 
     def insert(self, table: Table, columns: Sequence[str], rows: Sequence[Row]) -> None:
         name, renamed, _ = self._source(table)
@@ -79,21 +75,23 @@ class SqliteTables:
     def clear(self, table: Table) -> None:
         name, _, _ = self._source(table)
         if name != table.name:
-            self._execute("UPDATE lazaretto_queues SET high_water = 0")
+            self._connection.execute("UPDATE lazaretto_queues SET high_water = 0")
         else:
-            self._execute(f"DELETE FROM {name}")  # noqa: S608
+            self._connection.execute(f"DELETE FROM {name}")  # noqa: S608
         self._commit()
 
     def meta(self) -> dict[str, str]:
-        return dict(self._execute("SELECT name, value FROM lazaretto_meta").fetchall())
+        return dict(self._connection.execute("SELECT name, value FROM lazaretto_meta").fetchall())
 
     def finish(self, meta: Mapping[str, str | None]) -> None:
         for name, value in meta.items():
-            self._execute("DELETE FROM lazaretto_meta WHERE name = ?", (name,))
+            self._connection.execute("DELETE FROM lazaretto_meta WHERE name = ?", (name,))
             if value is not None:
-                self._execute("INSERT INTO lazaretto_meta (name, value) VALUES (?, ?)", (name, value))
+                self._connection.execute(
+                    "INSERT INTO lazaretto_meta (name, value) VALUES (?, ?)", (name, value)
+                )
         self._commit()
 
     def _commit(self) -> None:
-        self._execute("COMMIT")
+        self._connection.execute("COMMIT")
         self._begin()

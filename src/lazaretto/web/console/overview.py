@@ -16,8 +16,8 @@ from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.grants import ROLES, Permission, may
 from lazaretto.model.rates import Rate
 from lazaretto.model.repairs import Phase
+from lazaretto.web.answers import STATUSES
 from lazaretto.web.console.visit import Page, Visit
-from lazaretto.web.problems import STATUSES
 from lazaretto.web.readings import later_than
 from lazaretto.web.refusals import HttpError
 from lazaretto.web.routes import ROUTES

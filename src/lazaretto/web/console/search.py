@@ -12,7 +12,7 @@ from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.grants import Permission
-from lazaretto.model.records.times import seconds_of
+from lazaretto.model.spans import seconds_of
 from lazaretto.web.console.render import address
 from lazaretto.web.console.visit import Page, Visit, moved_to
 

@@ -13,7 +13,7 @@ from lazaretto.model.checks import FOREVER
 from lazaretto.model.entity_changes import NESTED
 from lazaretto.model.options import Kind, Option, abbreviate_duration, format_size, options_of
 from lazaretto.model.policy import UNLIMITED, Backoff, Growth
-from lazaretto.model.records.times import seconds_of
+from lazaretto.model.spans import seconds_of
 
 #: Options of tools and of dialogs, which have other ways to be set.
 _ELSEWHERE: Final = ("dialogs", "retention", "annotations")

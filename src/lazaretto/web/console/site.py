@@ -19,14 +19,13 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import without_unseen
 from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
-from lazaretto.web.answers import not_modified
+from lazaretto.web.answers import STATUSES, not_modified
 from lazaretto.web.console import failures, forms, letters, overview, queues, rules, search, workers
 from lazaretto.web.console.actions import act
 from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.content import content_of
 from lazaretto.web.origin import is_own_page
-from lazaretto.web.problems import STATUSES
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
 from lazaretto.web.routes import Call, bounded, deadline_of
 from lazaretto.web.viewed import seen_by

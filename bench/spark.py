@@ -30,7 +30,7 @@ from bench.postgres import PostgresServer
 from bench.spark_latency import latencies
 from bench.spark_places import Databases, Files, Places
 from bench.spark_rows import compare_rows
-from bench.spark_runs import JARS, JAVA, Run, by_hand, jdbc, ours, plain, pool
+from bench.spark_runs import JARS, JAVA, NEEDED, Run, by_hand, jdbc, ours, plain, pool, settled
 from lazaretto.spark import spark_session
 
 SECTIONS = ("claims", "pipelines", "rows", "growth", "latency", "executors")
@@ -73,6 +73,8 @@ def _pipelines(store: str) -> Runs:
         "the same, 0.1 % poison": ("spoilt", ours("process")),
         "pipeline, inline": ("all", ours("inline")),
         "pipeline on a stream, isolated": ("all", ours("process", direct=False)),
+        "the body alone, plain, claims of 500,000": ("all", plain(500_000, NEEDED)),
+        "the body alone, settled in foreachBatch": ("all", settled(500_000)),
         "foreachBatch, rows deleted by hand": ("few", by_hand),
         "spark.read.jdbc, rows deleted": ("all", jdbc),
         "a process pool, row by row": ("few", pool),

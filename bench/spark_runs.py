@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from bench.spark_places import SIZE, Place
-from lazaretto.spark import process
+from lazaretto.spark import process, settle
 
 #: Messages of a claim, and of what is fetched at once by hand.
 CLAIM = 100_000
@@ -22,6 +22,8 @@ JARS = [Path("/usr/share/java") / name for name in ("sqlite-jdbc.jar", "postgres
 JAVA = "-Dorg.sqlite.lib.path=/usr/lib/x86_64-linux-gnu/jni -Dorg.sqlite.lib.name=libsqlitejdbc.so"
 _DRIVERS = {"?": "org.sqlite.JDBC", "%s": "org.postgresql.Driver"}
 RESULT = "id bigint, kind string"
+#: What a loop reads of a message, and what settles a batch: no more than JDBC reads of its table.
+NEEDED = "claim bigint, epoch bigint, body binary"
 
 Progress = list[dict[str, Any]]
 Run = Callable[[Any, Place], object]
@@ -57,8 +59,11 @@ def _loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
 
 
-def _stream(spark: Any, place: Place, claim: int = CLAIM) -> Any:
+def _stream(spark: Any, place: Place, claim: int = CLAIM, columns: str | None = None) -> Any:
+    """Return the stream of messages; `columns`: only these."""
     reader = spark.readStream.format("lazaretto").option("store", place.url).option("queue", "work")
+    if columns is not None:
+        reader = reader.schema(columns)
     return reader.option("maxRows", str(claim)).option("maxBytes", str(2 * SIZE * claim)).load()
 
 
@@ -69,12 +74,29 @@ def _run(writer: Any, place: Place) -> Progress:
     return list(query.recentProgress)
 
 
-def plain(claim: int = CLAIM) -> Run:
-    """Return a run of a loop around the handler in each task, on the same stream; it settles nothing."""
+def plain(claim: int = CLAIM, columns: str | None = None) -> Run:
+    """Return a run of a loop around the handler in each task, on the same stream; it settles nothing.
+
+    `columns`: the only ones that are read.
+    """
 
     def run(spark: Any, place: Place) -> Progress:
-        frame = _stream(spark, place, claim).mapInArrow(_loop, "good bigint")
+        frame = _stream(spark, place, claim, columns).mapInArrow(_loop, "good bigint")
         return _run(frame.writeStream.format("noop"), place)
+
+    return run
+
+
+def settled(claim: int = CLAIM) -> Run:
+    """Return a run of that loop in foreachBatch, on a stream of the columns it needs; then it settles."""
+
+    def handle(place: Place, frame: Any) -> None:
+        frame.mapInArrow(_loop, "good bigint").write.format("noop").mode("overwrite").save()
+        settle(frame, store=place.url, queue="work")
+
+    def run(spark: Any, place: Place) -> Progress:
+        writer = _stream(spark, place, claim, NEEDED).writeStream
+        return _run(writer.foreachBatch(lambda frame, _number: handle(place, frame)), place)
 
     return run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import importlib.util
 import multiprocessing
 import pickle
 import resource
@@ -315,6 +316,45 @@ def test_a_shard_of_a_server_is_read_while_the_server_sends_it(broker: Broker, u
         batches = read_shard(url, shard, list(MESSAGE), 1)
         next(batches)
         del batches
+
+
+@pytest.mark.stores("postgres")
+def test_a_shard_is_the_same_without_arrows_driver_and_with_fewer_columns(
+    broker: Broker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.create_topic("news")
+    broker.create_subscription("news", "a")
+    path = "news/subscriptions/a"
+    sender = broker.sender("news")
+    sender.send([Message(b"again"), Message(b"x", time_to_live=3_600)])
+    with broker.receiver(path) as receiver:
+        receiver.abandon(receiver.receive(1)[0])
+    sender.send(
+        [
+            Message(b""),
+            Message(bytes(range(256)) * 900),
+            Message(b"y" * 3_000, message_id="\u00e9\u2028\U0001f600", session_id="\u00fc"),
+            Message(b"z", properties={"n": 1, "raw": b"\0\xff", "text": "x" * 5_000}, subject="s"),
+        ]
+    )
+    consumer = ClaimConsumer(store_of(broker), path, "spark")
+    consumer.attach()
+    assert consumer.take(0, shards=1) == 1
+    ((_, shard),) = consumer.shards(0, 1)
+
+    def read(names: list[str]) -> pa.Table:
+        return pa.Table.from_batches(read_shard(url, shard, names, 4)).combine_chunks()
+
+    whole = read(list(MESSAGE))
+    assert [len(body) for body in whole.column("body").to_pylist()] == [5, 1, 0, 230_400, 3_000, 1]
+    assert whole.column("attempt").to_pylist() == [2, 1, 1, 1, 1, 1]
+    some = ["body", "sequence_number", "session_id"]
+    assert read(some).equals(whole.select(some))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if "adbc" in name else find(name, *more)
+    )
+    assert read(list(MESSAGE)).equals(whole)
 
 
 @pytest.mark.stores("postgres")

@@ -28,7 +28,7 @@ from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.cli import send_command
 from lazaretto.engine.maintenance import look
-from lazaretto.engine.outcome.units import goes_to_units
+from lazaretto.engine.outcome.send_back import goes_to_units
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import as_message
 

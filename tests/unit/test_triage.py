@@ -16,8 +16,7 @@ from lazaretto import FilterError
 from lazaretto.model.filters.sql import compile_filter
 from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import Headers
-from lazaretto.model.triage.differences import find_difference, find_differences
-from lazaretto.model.triage.families import HOLE, Cause, unite
+from lazaretto.model.triage.differences import HOLE, Cause, find_difference, find_differences, unite
 from lazaretto.model.triage.features import Features, Group, features_of, rows_of
 
 from .planted import CAUSES, Order, Planted, bad, features, good

@@ -19,7 +19,7 @@ import pytest
 
 from lazaretto import Broker, Message
 from lazaretto.commands import CreateLink, CreateToken, GrantRole, PlanRepair
-from lazaretto.web import content
+from lazaretto.web import bounded
 
 from .conftest import Served
 
@@ -146,7 +146,7 @@ class TestRequests:
 
     def test_a_slow_body(self, broker: Broker, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
         """Who sends a body byte by byte is told so and holds up nobody."""
-        monkeypatch.setattr(content, "_PATIENCE", 0.5)
+        monkeypatch.setattr(bounded, "_PATIENCE", 0.5)
         with socket.create_connection(("127.0.0.1", served.port), timeout=120) as client:
             client.sendall(
                 b"POST /api/v1/messages?queue=q HTTP/1.1\r\nHost: localhost\r\n"

@@ -27,9 +27,15 @@ from lazaretto.engine.outcome.rerouting import (
     move_dead_letters,
     republish,
 )
-from lazaretto.engine.outcome.send_back import EditedLetters, EditFunction, ResubmitReport, resubmit
+from lazaretto.engine.outcome.send_back import (
+    EditedLetters,
+    EditFunction,
+    ResubmitReport,
+    goes_to_units,
+    portions,
+    resubmit,
+)
 from lazaretto.engine.outcome.set_aside import Restore, RestoreReport, purge, purged_keys
-from lazaretto.engine.outcome.units import goes_to_units, portions
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import flag, function, member, shown, whole
 from lazaretto.model.edits.edit import Edit

@@ -28,8 +28,7 @@ from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.messages import DeadLetter, Message, StoredMessage
 from lazaretto.model.reservoir import unfair
 from lazaretto.model.triage.answers import ComparedWith, Difference, Explanation
-from lazaretto.model.triage.differences import find_by_worker, find_difference, find_differences
-from lazaretto.model.triage.families import Cause, unite
+from lazaretto.model.triage.differences import Cause, find_by_worker, find_difference, find_differences, unite
 from lazaretto.model.triage.features import Features, Group, features_of
 from lazaretto.model.triage.parts import Sample, hashed
 from lazaretto.model.triage.verify import Tally

@@ -45,7 +45,7 @@ COMMANDS = {
     "command": ("Run changes that are given as JSON.", "json_commands"),
     "access": ("Grant roles; create tokens for people and programs.", "access_commands"),
     "redaction": ("Hide fields of messages from people.", "access_commands"),
-    "store": ("Check, migrate and copy a store.", "store_commands"),
+    "store": ("Check, migrate and copy a store.", "doctor_command"),
     "completion": ("Print a script that completes commands in a shell.", "completion"),
 }
 

@@ -27,7 +27,7 @@ from lazaretto.cli.exits import CommandError, exit_code_of, usage
 from lazaretto.cli.parse import duration, future, properties
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.prepare import prepare_all
-from lazaretto.engine.outcome.units import MOST_IN_UNIT, goes_to_units
+from lazaretto.engine.outcome.send_back import MOST_IN_UNIT, goes_to_units
 from lazaretto.errors import InvalidMessage, LazarettoError
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath
 from lazaretto.model.messages import Message

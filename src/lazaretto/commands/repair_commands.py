@@ -14,7 +14,7 @@ from lazaretto.broker.editing import Editor, as_edit, refuse_changed_source
 from lazaretto.engine.command import Command, Detail, OfPath, Options, Touch
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
-from lazaretto.engine.outcome.units import takes_units
+from lazaretto.engine.outcome.send_back import takes_units
 from lazaretto.engine.repairs.course import find_repair, plan_of
 from lazaretto.engine.repairs.freeze import freeze
 from lazaretto.engine.repairs.operators import (

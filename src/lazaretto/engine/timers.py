@@ -11,8 +11,8 @@ from lazaretto.engine.command import KEPT
 from lazaretto.engine.entities.topics import end_idle
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.dispositions import expire
+from lazaretto.engine.outcome.send_back import MOST_IN_UNIT, takes_units
 from lazaretto.engine.outcome.set_aside import sweep_purged
-from lazaretto.engine.outcome.units import MOST_IN_UNIT, takes_units
 from lazaretto.engine.outcome.verdicts import fail
 from lazaretto.engine.routing.deliver import pass_all_on, pass_on_scheduled
 from lazaretto.engine.routing.forwards import active_due, forwards

@@ -1,13 +1,15 @@
-"""Answers with messages, in parts: no request holds more than a part, and each part is paid for before."""
+"""Requests and answers in parts: nobody holds more than a part, and each part is paid for before."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
-from starlette.types import Send
+from starlette.types import Message, Send
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.engine.messages.peek import ROOM, PeekedPart, TooLittleRoom, size_of
@@ -19,9 +21,11 @@ from lazaretto.model.entities import EntityPath
 from lazaretto.model.limits import ServerLimits
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.serving.budget import Share
+from lazaretto.serving.http import seat_of, share_of
 from lazaretto.web.answers import json_of
+from lazaretto.web.ending import Begun
 from lazaretto.web.readings import WebReadings
-from lazaretto.web.refusals import NotAuthenticated, NotPermitted
+from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted
 from lazaretto.web.viewed import readings_of
 
 _log = logging.getLogger("lazaretto.web")
@@ -120,3 +124,66 @@ async def hold_messages(share: Share, broker: AsyncBroker, path: str, numbers: S
     size = await readings_of(broker).size(EntityPath.parse(path), numbers)
     if size > _SMALL:
         await share.hold(COST * size)
+
+
+#: Bytes of a body for which more is held at once.
+_STEP: Final = 1 << 20
+#: Bytes a second in which a body must come, and seconds that it may take beside.
+_SLOWEST: Final = 16 * 1024
+_PATIENCE: Final = 20.0
+
+
+async def content_of(request: Request, most: int | None, cost: int = COST) -> bytes:
+    """Return a request's body. Raises HttpError once it is over `most` bytes, or too slow.
+
+    `most`: None for what the server's limits say. `cost`: what each byte takes of the server's memory.
+    """
+    seat = seat_of(request.scope)
+    if most is None:
+        most = (ServerLimits() if seat is None else seat.limits).body_size
+    length = request.headers.get("content-length")
+    if length is not None and (not length.isdigit() or int(length) > most):
+        raise _too_large(most)
+    first = Begun(request.receive())
+    if first.over and first.answer["type"] == "http.request" and not first.answer.get("more_body"):
+        # A small body comes with its request.
+        content: bytes = first.answer.get("body", b"")
+        if len(content) > most:
+            raise _too_large(most)
+        return content
+    return await _content_in_parts(request, first, most, cost)
+
+
+async def _content_in_parts(request: Request, first: Begun[Message], most: int, cost: int) -> bytes:
+    parts, size, reserved, share = [], 0, _SMALL, share_of(request.scope)
+    began = asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout(_PATIENCE) as limit:
+            message = await first
+            while True:
+                if message["type"] == "http.disconnect":
+                    raise ClientDisconnect
+                part = message.get("body", b"")
+                size += len(part)
+                if size > most:
+                    raise _too_large(most)
+                if size > reserved:
+                    reserved = size + _STEP
+                    limit.reschedule(None)
+                    await share.hold(cost * reserved)
+                    began = asyncio.get_running_loop().time() - size / _SLOWEST
+                    limit.reschedule(began + _PATIENCE + size / _SLOWEST)
+                parts.append(part)
+                if not message.get("more_body"):
+                    return b"".join(parts)
+                if size > _SLOWEST:
+                    limit.reschedule(began + _PATIENCE + size / _SLOWEST)
+                message = await request.receive()
+    except TimeoutError:
+        raise HttpError(
+            "request_timeout", f"expected the body at {_SLOWEST} bytes a second or more"
+        ) from None
+
+
+def _too_large(most: int) -> HttpError:
+    return HttpError("request_too_large", f"expected at most {most} bytes, got more")

@@ -13,8 +13,8 @@ from starlette.routing import Route as Place
 from lazaretto.errors import LazarettoError
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.answers import STATUSES, problem_of
+from lazaretto.web.bounded import content_of
 from lazaretto.web.console.render import PAGE_HEADERS, base_of, command_line, render
-from lazaretto.web.content import content_of
 from lazaretto.web.origin import check_host, check_origin
 from lazaretto.web.refusals import NotAuthenticated, told_code
 

@@ -30,8 +30,7 @@ from lazaretto.model.grants import Permission
 from lazaretto.serving.budget import Share
 from lazaretto.serving.http import seat_of, share_of, until_gone
 from lazaretto.web.access import Identity, require_for
-from lazaretto.web.bounded import COST, hold_messages
-from lazaretto.web.content import content_of
+from lazaretto.web.bounded import COST, content_of, hold_messages
 from lazaretto.web.ending import Ending, end
 from lazaretto.web.held import HeldMessages
 from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted

@@ -9,7 +9,7 @@ from typing import Final
 
 from lazaretto.engine.outcome.breakers import breaker_of
 from lazaretto.engine.outcome.rerouting import check_target
-from lazaretto.engine.outcome.units import MOST_IN_UNIT, sessions_of, takes_units
+from lazaretto.engine.outcome.send_back import MOST_IN_UNIT, sessions_of, takes_units
 from lazaretto.engine.repairs.course import Course
 from lazaretto.engine.repairs.letters import FAILED, PROCESSED, Edited, send_letters, take_back
 from lazaretto.errors import LazarettoError

@@ -20,11 +20,11 @@ from lazaretto.model.checks import without_unseen
 from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.answers import STATUSES, not_modified
+from lazaretto.web.bounded import content_of
 from lazaretto.web.console import failures, forms, letters, overview, queues, rules, search, workers
 from lazaretto.web.console.actions import act
 from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
-from lazaretto.web.content import content_of
 from lazaretto.web.origin import is_own_page
 from lazaretto.web.refusals import HttpError, NotAuthenticated, StaleForm, told_code
 from lazaretto.web.routes import Call, bounded, deadline_of

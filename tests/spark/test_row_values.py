@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from lazaretto.host.handlers import Handler
-from lazaretto.isolation import Repeated, SandboxOptions
+from lazaretto.isolation import Columns, Repeated, SandboxOptions
+from lazaretto.isolation.memory import Segment, get_items, put_items
 from lazaretto.spark import row_task
+from lazaretto.spark.message_items import sent_column
 from lazaretto.spark.row_layout import RowLayout
 from lazaretto.spark.row_origins import RowOrigins
 from lazaretto.spark.row_task import QuarantineSettings, RowTask
@@ -140,3 +142,28 @@ def test_large_rows_that_fail_are_stored_a_part_at_a_time(
     assert sum(stored) == 40 * 2_000_000
     # A part of a batch, and what was kept before it.
     assert max(stored) <= 40_000_000
+
+
+def test_columns_come_out_of_the_memory_as_they_were() -> None:
+    frame = pa.RecordBatch.from_pydict(
+        {
+            "body": [b"", b"ab", None, b"\0" * 3, b"c"],
+            "text": ["", "ä", "b", None, "same"],
+            "ascii": ["a", "", "bc", "d", "e"],
+            "constant": [b"same"] * 5,
+            "partition": pa.array([7] * 5, pa.int32()),
+            "number": [1, None, 3, -(1 << 63), (1 << 63) - 1],
+            "zero": [0.0, -0.0, 0.0, -0.0, 0.0],
+        }
+    )
+    segment = Segment.create(4096, grows=True)
+    try:
+        for part in (frame, frame.slice(1, 3), frame.slice(4, 1), frame.slice(0, 0)):
+            sent = [sent_column(column) for column in part.columns]
+            size = put_items(segment, Columns(sent, Repeated(10, part.num_rows)))
+            # As text: zeros of both signs are equal.
+            wanted = [tuple(row.values()) for row in part.to_pylist()]
+            assert repr(get_items(segment, size)) == repr(wanted)
+    finally:
+        segment.close()
+    assert type(sent_column(frame.column("partition"))) is Repeated

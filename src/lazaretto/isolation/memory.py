@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import marshal
 import mmap
+import operator
 import os
 import struct
 import tempfile
@@ -244,14 +245,16 @@ def _column(data: mmap.mmap, written: Any) -> Sequence[Any]:
         with memoryview(data) as whole, whole[start:end] as part, part.cast(code) as numbers:
             return numbers.tolist()
     offsets, shift, is_text = parts
-    places = [offset + shift for offset in _column(data, offsets)]
+    places = _column(data, offsets)
+    # Read one behind the other: nothing of Python's runs for each of them.
+    data.seek(places[0] + shift)
     if is_text:
-        return _texts(data[places[0] : places[-1]], places)
-    return [data[begin:end] for begin, end in itertools.pairwise(places)]
+        return _texts(data.read(places[-1] - places[0]), places)
+    return list(map(data.read, map(operator.sub, places[1:], places)))
 
 
 def _texts(encoded: bytes, places: Sequence[int]) -> list[str]:
-    """Return texts that stand one behind the other. `places`: where, in what begins at the first of them."""
+    """Return texts that stand one behind the other. `places`: where, counted from anywhere."""
     first, text = places[0], encoded.decode()
     pairs = itertools.pairwise([place - first for place in places])
     if len(text) == len(encoded):

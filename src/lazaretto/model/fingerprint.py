@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Fingerprint(NamedTuple):
         return _number(*self[:3])
 
 
+@functools.lru_cache(1024)
 def _number(*parts: str | None) -> int:
     text = "\0".join("\1" if part is None else part for part in (str(VERSION), *parts))
     digest = hashlib.blake2b(text.encode(errors="replace"), digest_size=8).digest()

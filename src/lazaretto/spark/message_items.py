@@ -76,12 +76,13 @@ def sent_column(column: pa.Array) -> Sequence[Any]:
     if kind not in _CODES and kind not in _BLOBS:
         values: list[Any] = column.to_pylist()
         return values
+    # Not of floats: two zeros that are equal may have different signs.
+    if not pa.types.is_floating(kind) and _is_constant(column):
+        return Repeated(column[0].as_py(), count)
     _, *buffers = column.buffers()
     if kind in _CODES:
         sent: Sequence[Any] = _numbers(buffers[0], _CODES[kind], column.offset, count)
     else:
-        if _is_constant(column):
-            return Repeated(column[0].as_py(), count)
         code, is_text = _BLOBS[kind]
         if is_text:
             # What Spark calls a text may be none.
@@ -95,7 +96,7 @@ def sent_column(column: pa.Array) -> Sequence[Any]:
 
 
 def _is_constant(column: pa.Array) -> bool:
-    """Return whether all values are the same, as the topic of a partition's rows is."""
+    """Return whether all values are the same, as the topic and the partition of rows of one task are."""
     first = column[0]
     return (
         column[len(column) - 1].equals(first)

@@ -92,7 +92,7 @@ class RowSetup(HandlerSetup):
         Items are rows, or Returned, or Unfit.
         """
         names = self._names
-        make = functools.partial(tuple.__new__, _kind(names))
+        make = _kind(names)
         times = [(at, moments_in(zone)) for at, zone in self._times]
 
         def join(columns: Sequence[Sequence[Any]]) -> Iterable[Any]:

@@ -5,8 +5,6 @@ Why a message is undeliverable has the reasons and texts that it has in Service 
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import msgspec
 
 from lazaretto.errors import NotAllowed
@@ -56,44 +54,29 @@ def not_taken(reason: str, text: str) -> Undeliverable:
     return Undeliverable(reason, text, Subqueue.TRANSFER_DEAD_LETTER)
 
 
-class QueueAdmission(Protocol):
-    """Checks access to a queue before an operation. QueueHooks learn about its messages afterwards."""
+class QueueAdmission:
+    """Checks access to a queue before an operation. QueueHooks learn about its messages afterwards.
+
+    Anybody may use a plain queue.
+    """
 
     #: Why a sent or forwarded message cannot be stored in the queue; None if it can.
-    undeliverable: Undeliverable | None
-    #: Why its dead letters cannot go to another entity; None if they can.
-    keeps_dead_letters: str | None
-
-    def check_access(self, queue: QueueRecord) -> None:
-        """Raise NotAllowed if senders and receivers must not use the queue."""
-        ...
-
-    def check_deletion(self, tx: Transaction, queue: QueueRecord) -> None:
-        """Raise NotAllowed if something needs the queue."""
-        ...
-
-    def kind_of(self, queue: QueueRecord) -> str:
-        """Return the name of this kind of entity in errors."""
-        ...
-
-
-class PlainAdmission:
-    """A queue that anybody may use."""
-
     undeliverable: Undeliverable | None = None
+    #: Why its dead letters cannot go to another entity; None if they can.
     keeps_dead_letters: str | None = None
 
     def check_access(self, queue: QueueRecord) -> None:
-        pass
+        """Raise NotAllowed if senders and receivers must not use the queue."""
 
     def check_deletion(self, tx: Transaction, queue: QueueRecord) -> None:
-        pass
+        """Raise NotAllowed if something needs the queue."""
 
     def kind_of(self, queue: QueueRecord) -> str:
+        """Return the name of this kind of entity in errors."""
         return queue.kind.value
 
 
-_PLAIN: QueueAdmission = PlainAdmission()
+_PLAIN = QueueAdmission()
 
 
 def admission_of(queue: QueueRecord) -> QueueAdmission:
@@ -101,13 +84,11 @@ def admission_of(queue: QueueRecord) -> QueueAdmission:
     return _DIALOGS if queue.options.dialogs else _PLAIN
 
 
-class DialogAdmission:
-    """See QueueAdmission."""
+class DialogAdmission(QueueAdmission):
+    """Admission to a service's queue: by its dialogs alone."""
 
-    undeliverable: Undeliverable | None = Undeliverable(
-        "NotADialog", "A service's queue takes messages of dialogs alone."
-    )
-    keeps_dead_letters: str | None = "it belongs to a dialog"
+    undeliverable = Undeliverable("NotADialog", "A service's queue takes messages of dialogs alone.")
+    keeps_dead_letters = "it belongs to a dialog"
 
     def check_access(self, queue: QueueRecord) -> None:
         raise NotAllowed(
@@ -125,4 +106,4 @@ class DialogAdmission:
         return "queue of a service"
 
 
-_DIALOGS: QueueAdmission = DialogAdmission()
+_DIALOGS = DialogAdmission()

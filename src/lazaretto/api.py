@@ -7,8 +7,7 @@ from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.repairs import Repair
 from lazaretto.broker.sender import Sender
 from lazaretto.broker.settling import NEXT_SESSION
-from lazaretto.broker.transaction import BrokerTransaction
-from lazaretto.broker.work import TransactionSavepoint
+from lazaretto.broker.transaction import BrokerTransaction, TransactionSavepoint
 from lazaretto.engine.access import NewSecret, Person, Token
 from lazaretto.engine.entities.overview import QueueGlance, RecentRates, Status
 from lazaretto.engine.entities.topics import SubscriptionDescription, TopicDescription

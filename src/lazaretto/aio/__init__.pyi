@@ -22,8 +22,8 @@ from lazaretto.broker.handling.functions import HandlerFunction
 from lazaretto.broker.settling import Messages
 from lazaretto.broker.settling import Mode
 from lazaretto.broker.settling import NextSession
-from lazaretto.broker.work import Parameters
-from lazaretto.broker.work import TransactionSavepoint
+from lazaretto.broker.transaction import Parameters
+from lazaretto.broker.transaction import TransactionSavepoint
 from lazaretto.dialogs.description import ConversationDescription
 from lazaretto.dialogs.description import TimelineEntry
 from lazaretto.dialogs.dialog_transaction import DialogMessage

@@ -12,7 +12,7 @@ from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.sender import Sender, sendable
 from lazaretto.broker.settling import SuspectChoice
 from lazaretto.broker.steps import Do, Steps, steps_of
-from lazaretto.broker.work import UnitOfWork
+from lazaretto.broker.transaction import UnitOfWork
 from lazaretto.engine.command import check_numbers
 from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.messages.send import CancelScheduled, NumberedSend, Send

@@ -11,8 +11,7 @@ import msgspec
 
 from lazaretto.broker.settling import SettleVerbs
 from lazaretto.broker.steps import Do, Steps, outcome_of, run_steps, verb, waiting_for
-from lazaretto.broker.transaction import BrokerTransaction
-from lazaretto.broker.work import UnitOfWork, WorkVerbs
+from lazaretto.broker.transaction import BrokerTransaction, UnitOfWork, WorkVerbs
 from lazaretto.dialogs.directory import Directory, Terms
 from lazaretto.dialogs.validation import problem_with
 from lazaretto.engine.dialogs.conversation_ends import ErrorBody, check_error

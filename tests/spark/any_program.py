@@ -42,7 +42,11 @@ def main() -> None:
     kind = os.environ["LAZARETTO_RESULTS"]
     spark: Any
     if kind == "connect":
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
         spark = SparkSession.builder.remote(os.environ["LAZARETTO_MASTER"]).getOrCreate()
+        # A server that was killed is started again once this has ended: else each call waits ten minutes.
+        spark.client.set_retry_policies([DefaultPolicy(max_retries=5)])
     else:
         spark = spark_session({"spark.driver.memory": "600m", **more})
         spark.sparkContext.setLogLevel("OFF")

@@ -1,31 +1,25 @@
 """`python -m bench.isolation`: what the sandbox costs, next to the same handler in a plain loop.
 
-The handler parses a JSON text of 230 bytes. The plain loop has the try/except that any worker has. The
-two take turns, so that a noisy moment of the machine hits both; the figures are medians.
+The handler parses a JSON text of 230 bytes. The plain loop has the try/except that any worker has. Times
+are of one item; a crash is one among two good items.
 """
 
 from __future__ import annotations
 
-import argparse
-import functools
 import json
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
+from bench.figures import Figure
+from bench.payload import order
+from bench.rounds import options, run
 from lazaretto.isolation import Sandbox, SandboxOptions, Status
 
+SIZE = 230
 _SIZES = (1, 10, 100, 1000)
+_ITEMS = 10_000
 _CRASH = b"crash"
-
-
-def body(number: int) -> bytes:
-    """Return a JSON text of 230 bytes."""
-    text = json.dumps({"id": number, "kind": "order", "lines": [{"sku": "A-1", "n": 2}], "note": ""})
-    return f'{text[:-2]}{"x" * (230 - len(text))}"}}'.encode()
 
 
 def setup() -> Callable[[bytes], None]:
@@ -41,12 +35,12 @@ def setup() -> Callable[[bytes], None]:
     return handle
 
 
-def inline(handle: Callable[[bytes], None], items: list[bytes]) -> list[object]:
+def inline(items: list[bytes]) -> list[object]:
     """Run the handler on each item in this process."""
     outcomes: list[object] = []
     for item in items:
         try:
-            handle(item)
+            json.loads(item)
         except Exception as error:
             outcomes.append(error)
         else:
@@ -62,54 +56,35 @@ def _each(run: Callable[[list[bytes]], object], batches: list[list[bytes]]) -> f
     return (time.perf_counter() - start) * 1e6 / sum(map(len, batches))
 
 
-def _alternating(
-    first: Callable[[], float], second: Callable[[], float], rounds: int
-) -> tuple[float, float, float]:
-    """Return the medians of both, and of their ratio."""
-    pairs = [(first(), second()) for _ in range(rounds)]
-    ratios = [b / a for a, b in pairs]
-    firsts, seconds = zip(*pairs, strict=True)
-    return statistics.median(firsts), statistics.median(seconds), statistics.median(ratios)
+def _measure(sandbox: Sandbox) -> Iterator[Figure]:
+    clean = [order(n, SIZE) for n in range(_ITEMS)]
+    for size in _SIZES:
+        # Few batches of one: each is a call to another process.
+        batches = [clean[start : start + size] for start in range(0, min(_ITEMS, 200 * size), size)]
+        for name, work in (("sandbox", sandbox.run), ("plain loop", inline)):
+            yield Figure(f"an item, batches of {size:,}", name, _each(work, batches), "µs", less=True)
+    spoilt = [b"{" if n % 100 == 50 else item for n, item in enumerate(clean)]
+    for name, items in (("1 % exceptions", spoilt), ("clean", clean)):
+        batches = [items[start : start + 1_000] for start in range(0, _ITEMS, 1_000)]
+        yield Figure("1 % exceptions, batches of 1,000", name, _each(sandbox.run, batches), "µs", less=True)
+    start = time.perf_counter()
+    verdicts = sandbox.run([clean[0], _CRASH, clean[1]])
+    yield Figure("a crash", "sandbox", (time.perf_counter() - start) * 1e3, "ms", less=True)
+    assert [v.status for v in verdicts] == [Status.DONE, Status.CRASH, Status.DONE]
 
 
-def main() -> None:
+def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=15)
+    parser = options("bench.isolation", __doc__, 15)
     parser.add_argument("--mode", choices=("fork", "spawn"), default="fork")
-    arguments = parser.parse_args()
-    console = Console()
-    handle = setup()
-    table = Table("items of a batch", "inline, µs an item", "sandbox, µs an item", "ratio")
-    with Sandbox(setup, SandboxOptions(mode=arguments.mode)) as sandbox:
-        for size in _SIZES:
-            count = max(1, min(200, 10_000 // size))
-            batches = [[body(number * size + n) for n in range(size)] for number in range(count)]
-            a, b, ratio = _alternating(
-                functools.partial(_each, functools.partial(inline, handle), batches),
-                functools.partial(_each, sandbox.run, batches),
-                arguments.rounds,
-            )
-            table.add_row(f"{size:,}", f"{a:.2f}", f"{b:.2f}", f"{ratio:.2f}")
-        console.print(table)
+    given = parser.parse_args()
+    with Sandbox(setup, SandboxOptions(mode=given.mode)) as sandbox:
 
-        clean = [body(n) for n in range(1000)]
-        spoilt = [b"{" if n % 100 == 50 else item for n, item in enumerate(clean)]
-        a, b, ratio = _alternating(
-            functools.partial(_each, sandbox.run, [spoilt] * 10),
-            functools.partial(_each, sandbox.run, [clean] * 10),
-            arguments.rounds,
-        )
-        console.print(f"1 % exceptions: {a:.2f} µs an item, clean {b:.2f} µs: {ratio:.2f} of its throughput")
+        def measure(_folder: Path, _number: int) -> Iterator[Figure]:
+            return _measure(sandbox)
 
-        crashes = []
-        for _ in range(arguments.rounds):
-            start = time.perf_counter()
-            verdicts = sandbox.run([clean[0], _CRASH, clean[1]])
-            crashes.append((time.perf_counter() - start) * 1e3)
-            assert [v.status for v in verdicts] == [Status.DONE, Status.CRASH, Status.DONE]
-        console.print(f"a crash: {statistics.median(crashes):.1f} ms, worst {max(crashes):.1f} ms")
+        return run(given, measure)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

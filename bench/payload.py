@@ -1,4 +1,4 @@
-"""The message that every system carries: 1,024 bytes of JSON with a number in a fixed place."""
+"""Messages: of 1,024 bytes of JSON with a number in a fixed place, which every system carries, and orders."""
 
 from __future__ import annotations
 
@@ -42,3 +42,9 @@ def number(payload: bytes) -> int:
 def bodies(count: int, start: int = 0) -> Iterator[bytes]:
     """Yield the payloads of `count` messages numbered from `start`."""
     return map(body, range(start, start + count))
+
+
+def order(number: int, size: int) -> bytes:
+    """Return a JSON text of so many bytes, for handlers that parse it."""
+    text = json.dumps({"id": number, "kind": "order", "lines": [{"sku": "A-1", "n": 2}], "note": ""})
+    return f'{text[:-2]}{"x" * (size - len(text))}"}}'.encode()

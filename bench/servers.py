@@ -1,8 +1,9 @@
-"""The servers of the peers that have one: started for one measurement, ended by their process ids."""
+"""Servers of one's own: started for one measurement, with data in its folder, ended by their process ids."""
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import pwd
@@ -10,19 +11,26 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from servers import free_port, unprivileged_account
+from servers import ACCOUNTS, free_port, postgres_programs, unprivileged_account
+
+from bench.processor import family_seconds
 
 _START_SECONDS = 90.0
 _STOP_SECONDS = 20.0
 
 
 class Server:
-    """A process that the benchmark started. `account`: the user it runs as, if not this one."""
+    """A process that the benchmark started.
+
+    `account`: the user it runs as, if not this one; `ending`: the signal that asks it to end.
+    """
 
     def __init__(
         self,
@@ -31,8 +39,9 @@ class Server:
         *,
         environment: Mapping[str, str] | None = None,
         account: str | None = None,
+        ending: signal.Signals = signal.SIGTERM,
     ) -> None:
-        self._log = log
+        self._log, self._ending = log, ending
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 command,
@@ -41,9 +50,7 @@ class Server:
                 stderr=subprocess.STDOUT,
                 env=None if environment is None else dict(environment),
                 cwd=log.parent,
-                user=account,
-                group=None if account is None else pwd.getpwnam(account).pw_gid,
-                extra_groups=None if account is None else [],
+                **_as(account),
             )
         # Whatever goes wrong here, it is not left behind.
         atexit.register(self.stop)
@@ -65,7 +72,7 @@ class Server:
     def stop(self) -> None:
         """End the process: asked first, then made to."""
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(self._ending)
             try:
                 self._process.wait(_STOP_SECONDS)
             except subprocess.TimeoutExpired:
@@ -73,12 +80,89 @@ class Server:
                 self._process.wait()
 
 
+def _as(account: str | None) -> dict[str, Any]:
+    """Return the options of a process that runs as an account."""
+    if account is None:
+        return {}
+    return {"user": account, "group": pwd.getpwnam(account).pw_gid, "extra_groups": []}
+
+
+def _short_folder() -> Path:
+    # The path of a Unix socket may have 107 bytes, fewer than a project's folder may need.
+    return Path(tempfile.mkdtemp(prefix="bench-"))
+
+
+class PostgresServer:
+    """postgres as it comes: every commit synced. `address` is a connection string, `url` the same as a URL.
+
+    Data that is there already is gone on with. `port`: where it listens on 127.0.0.1, too.
+    """
+
+    def __init__(self, home: Path, port: int | None = None) -> None:
+        programs = postgres_programs()
+        if programs is None:
+            raise FileNotFoundError("initdb and postgres are not installed")
+        base = home / "postgres"
+        base.mkdir(exist_ok=True)
+        # It refuses to run as root.
+        account = unprivileged_account(base, ACCOUNTS)
+        self._sockets = _short_folder()
+        if account is not None:
+            entry = pwd.getpwnam(account)
+            os.chown(self._sockets, entry.pw_uid, entry.pw_gid)
+        self.port = port or 5_432
+        self.address = f"host={self._sockets} port={self.port} user=drill dbname=postgres"
+        #: The path of its Unix socket.
+        self.socket = str(self._sockets / f".s.PGSQL.{self.port}")
+        self.url = self.url_of("postgres")
+        data = base / "data"
+        try:
+            if not (data / "PG_VERSION").exists():
+                _initialise(programs / "initdb", data, account)
+            listen = ["-h", "127.0.0.1" if port else "", "-p", str(self.port)]
+            command = [str(programs / "postgres"), "-D", str(data), "-k", str(self._sockets), *listen]
+            # Whoever is still connected is not waited for.
+            self._server = Server(command, base / "server.log", account=account, ending=signal.SIGINT)
+            ready = [str(programs / "pg_isready"), "-q", "-d", self.address]
+            self._server.wait_until(lambda: subprocess.run(ready, check=False).returncode == 0)
+        except BaseException:
+            self.stop()
+            raise
+
+    def processor_time(self) -> float:
+        """Return the processor time of all its processes so far, in seconds."""
+        return family_seconds(self._server.pid)
+
+    def url_of(self, database: str) -> str:
+        """Return the URL of a database."""
+        return f"postgresql://drill@/{database}?host={self._sockets}&port={self.port}"
+
+    def stop(self) -> None:
+        """End the server."""
+        if hasattr(self, "_server"):
+            self._server.stop()
+        shutil.rmtree(self._sockets, ignore_errors=True)
+
+
+def _initialise(program: Path, data: Path, account: str | None) -> None:
+    command = [str(program), "-D", str(data), "-U", "drill", "-A", "trust", "-E", "UTF8", "--locale=C"]
+    made = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=data.parent,
+        **_as(account),
+    )
+    if made.returncode != 0:
+        raise RuntimeError(f"initdb failed: {made.stderr.strip()[-600:]}")
+
+
 class RedisServer:
     """redis-server on a Unix socket, syncing its append-only file before every answer."""
 
     def __init__(self, home: Path) -> None:
-        # The path of a Unix socket may have 107 bytes, fewer than a project's folder may need.
-        self._sockets = Path(tempfile.mkdtemp(prefix="bench-"))
+        self._sockets = _short_folder()
         self.address = str(self._sockets / "redis.sock")
         options = {
             "port": "0",
@@ -184,6 +268,40 @@ def _definitions(queues: Sequence[str]) -> str:
         for name in queues
     ]
     return json.dumps({"users": [guest], "vhosts": [{"name": "/"}], "permissions": [rights], "queues": kinds})
+
+
+class Served(NamedTuple):
+    """A running `lazaretto serve`: its process, and the port that it serves."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+
+    def processor_time(self) -> float:
+        """Return the seconds of processors that it has taken."""
+        return family_seconds(self.process.pid)
+
+
+@contextlib.contextmanager
+def serving(store: Path, protocol: str, *words: str) -> Iterator[Served]:
+    """Serve a store on this machine by `http` or `amqp`."""
+    command = [
+        sys.executable,
+        "-m",
+        "lazaretto",
+        "serve",
+        "--store",
+        str(store),
+        f"--{protocol}",
+        "0",
+        "--json",
+    ]
+    with subprocess.Popen([*command, *words], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield Served(process, json.loads(process.stdout.readline())[f"{protocol}_port"])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
 
 
 def redis_program() -> str | None:

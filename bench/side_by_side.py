@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.crew import in_process
 from bench.figures import Figure
-from bench.measure import Measurement, Result, Scale, take
+from bench.measure import Result, Scale
+from bench.rounds import private
 from bench.systems import SYSTEMS
 from bench.workloads import WORKLOADS
 
-#: Workloads that are judged by their 99th percentile, too.
-_TAILS = ("wake-paced", "processes")
-_MICROSECONDS = 1e6
+#: After this a measurement is given up, because something hangs.
+_TIMEOUT_SECONDS = 600.0
 
 
 class Row(NamedTuple):
@@ -25,32 +26,34 @@ class Row(NamedTuple):
     peers: Sequence[str]
 
 
-def alone(rows: Sequence[Row], folder: Path, scale: Scale, number: int) -> Iterator[Figure]:
+def alone(rows: Iterable[Row], folder: Path, scale: Scale) -> Iterator[Figure]:
     """Measure the rows in one round. What is not installed, and what fails, is named and left out."""
-    for workload, ours, peers in rows:
-        where = "PostgreSQL, " if SYSTEMS[ours].served else ""
-        row = f"{where}{workload}: {WORKLOADS[workload].title}"
+    for name, ours, peers in rows:
+        workload = WORKLOADS[name]
+        row = f"{'PostgreSQL, ' if SYSTEMS[ours].served else ''}{name}: {workload.title}"
         for system in (ours, *peers):
             why = SYSTEMS[system].missing()
             if why is None:
-                result = take(
-                    Measurement(system=system, workload=workload, round=number, scale=scale), folder
-                )
-                yield from _figures(row, result)
-                why = result.error
+                try:
+                    with private(folder) as home:
+                        given = (name, system, home, scale)
+                        result = in_process(_take, *given, timeout=_TIMEOUT_SECONDS)
+                except RuntimeError as error:
+                    why = str(error)
+                else:
+                    yield Figure(row, system, result.value, workload.unit, workload.less, result.cost)
+                    if result.p99_ms is not None:
+                        yield Figure(f"{row}, p99", system, result.p99_ms, "ms", less=True)
             if why is not None:
                 print(f"{row}, {system}: {why}", file=sys.stderr)
 
 
-def _figures(row: str, result: Result) -> Iterator[Figure]:
-    if result.error is not None:
-        return
-    workload = WORKLOADS[result.workload]
-    value = result.figures[workload.figure]
-    cores = result.figures.get("cpu_client")
-    cost = None
-    if cores is not None and workload.unit == "/s":
-        cost = (cores + result.figures["cpu_rest"]) / value * _MICROSECONDS
-    yield Figure(row, result.system, value, workload.unit, workload.less, cost)
-    if result.workload in _TAILS:
-        yield Figure(f"{row}, p99", result.system, result.figures["p99_ms"], "ms", less=True, cost=None)
+def _take(ready: Callable[[], None], workload: str, name: str, home: Path, scale: Scale) -> Result:
+    """Take one measurement, in a process that does nothing else."""
+    ready()
+    system = SYSTEMS[name](home)
+    system.open()
+    try:
+        return WORKLOADS[workload].run(system, scale)
+    finally:
+        system.close()

@@ -5,28 +5,26 @@ The source is a folder of Kafka's columns as Parquet, which Spark reads at littl
 
 from __future__ import annotations
 
-import statistics
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.table import Table
 
-import lazaretto
-from bench.family import Measured
-from bench.spark_places import body
+from bench.figures import Figure
+from bench.processor import spend_with_children
+from bench.rounds import private
+from bench.spark_places import body, create
 from bench.spark_runs import RESULT
-from lazaretto import PoisonPolicy, QueueOptions
 from lazaretto.spark import quarantine
 
 #: Rows that stand together in a file: Spark holds so many in memory, and no part of a file is less.
 _GROUP = 16_384
 #: Files of a source, which are read in one micro-batch, and of how many rows one is bad: none, then the rest.
-_FILES, POISON = 4, (0, 10_000, 100)
-SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
+_FILES, _POISON = 4, (0, 10_000, 100)
+_SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 _RESULTS = pa.schema([("id", pa.int64()), ("kind", pa.string())])
 
 
@@ -79,7 +77,7 @@ def _loop_to_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pylist(results, schema=_RESULTS)
 
 
-def fill(folder: Path, rows: int, poison: int) -> None:
+def _fill(folder: Path, rows: int, poison: int) -> None:
     """Write a topic's rows as files."""
     folder.mkdir()
     size = -(-rows // _FILES)
@@ -99,7 +97,7 @@ def fill(folder: Path, rows: int, poison: int) -> None:
 
 
 def _stream(spark: Any, source: Path) -> Any:
-    return spark.readStream.schema(SCHEMA).parquet(str(source))
+    return spark.readStream.schema(_SCHEMA).parquet(str(source))
 
 
 def _plain(spark: Any, source: Path, home: Path, *, results: bool) -> None:
@@ -112,8 +110,7 @@ def _plain(spark: Any, source: Path, home: Path, *, results: bool) -> None:
 
 def _ours(spark: Any, source: Path, home: Path, *, results: bool) -> None:
     url = str(home / "store.db")
-    with lazaretto.connect(url) as broker:
-        broker.create_queue("work", QueueOptions(policy=PoisonPolicy(receive_retry_count=0)))
+    create(url)
     more: dict[str, Any] = {"results": str(home / "results"), "schema": RESULT} if results else {}
     query: Any = quarantine(
         _stream(spark, source), book_to_row if results else book, store=url, queue="work", body="value",
@@ -122,31 +119,25 @@ def _ours(spark: Any, source: Path, home: Path, *, results: bool) -> None:
     query.awaitTermination()
 
 
-def compare_rows(spark: Any, folder: Path, count: int, rounds: int, console: Console) -> None:
-    """Compare quarantine with a plain loop, in turn, with and without results, by how many rows are bad."""
-    for poison in POISON:
-        fill(folder / f"topic-{poison}", count, poison)
-    fill(folder / "warm", _FILES * 1_000, 1_000)
-    cases = [(poison, results) for results in (False, True) for poison in POISON]
-    measured: dict[tuple[int, bool, str], list[Measured]] = {}
-    for number in range(rounds + 1):
-        for poison, results in cases:
-            for name, run in (("plain", _plain), ("ours", _ours)):
-                home = folder / f"run-{number}-{poison}-{results}-{name}"
-                home.mkdir()
-                # The first round warms up.
-                with Measured() as one:
-                    run(spark, folder / (f"topic-{poison}" if number else "warm"), home, results=results)
-                if number:
-                    measured.setdefault((poison, results, name), []).append(one)
-                    console.print(f"{home.name}: {one.seconds:.1f} s, {one.cpu:.1f} s of CPU", style="dim")
-    table = Table("one bad in", "results", "plain, µs of CPU", "quarantine", "CPU to plain", "time to plain")
-    for poison, results in cases:
-        pairs = list(zip(measured[poison, results, "ours"], measured[poison, results, "plain"], strict=True))
-        ours, plain = (statistics.median(pair[at].cpu for pair in pairs) / count * 1e6 for at in (0, 1))
-        cpu = statistics.median(one.cpu / other.cpu for one, other in pairs)
-        times = statistics.median(one.seconds / other.seconds for one, other in pairs)
-        kind = "Parquet" if results else "none"
-        bad = f"{poison:,}" if poison else "-"
-        table.add_row(bad, kind, f"{plain:.1f}", f"{ours:.1f}", f"{cpu:.2f}", f"{times:.2f}")
-    console.print(table)
+def prepare(folder: Path, count: int) -> None:
+    """Write the sources."""
+    for poison in _POISON:
+        _fill(folder / f"topic-{poison}", count, poison)
+    _fill(folder / "topic-warm", _FILES * 1_000, 1_000)
+
+
+def compare_rows(spark: Any, folder: Path, count: int, *, warm: bool) -> Iterator[Figure]:
+    """Compare quarantine with a plain loop, with and without results, by how many rows are bad.
+
+    `warm`: on few rows.
+    """
+    for results in (False, True):
+        for poison in _POISON:
+            for name, work in (("quarantine", _ours), ("plain mapInArrow", _plain)):
+                source = folder / f"topic-{'warm' if warm else poison}"
+                with private(folder) as home:
+                    run = functools.partial(work, spark, source, home, results=results)
+                    seconds, cpu = spend_with_children(run)
+                bad = f"one in {poison:,} bad" if poison else "none bad"
+                row = f"{bad}, {'results as Parquet' if results else 'no results'}"
+                yield Figure(row, name, seconds / count * 1e6, "µs", less=True, cost=cpu / count * 1e6)

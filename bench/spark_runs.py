@@ -25,8 +25,7 @@ RESULT = "id bigint, kind string"
 #: What a loop reads of a message, and what settles a batch: no more than JDBC reads of its table.
 NEEDED = "claim bigint, epoch bigint, body binary"
 
-Progress = list[dict[str, Any]]
-Run = Callable[[Any, Place], object]
+Run = Callable[[Any, Place], None]
 
 
 def parse(message: Any) -> None:
@@ -67,11 +66,9 @@ def _stream(spark: Any, place: Place, claim: int = CLAIM, columns: str | None = 
     return reader.option("maxRows", str(claim)).option("maxBytes", str(2 * SIZE * claim)).load()
 
 
-def _run(writer: Any, place: Place) -> Progress:
+def _run(writer: Any, place: Place) -> None:
     query = writer.option("checkpointLocation", str(place.home / "checkpoint"))
-    query = query.trigger(availableNow=True).start()
-    query.awaitTermination()
-    return list(query.recentProgress)
+    query.trigger(availableNow=True).start().awaitTermination()
 
 
 def plain(claim: int = CLAIM, columns: str | None = None) -> Run:
@@ -80,9 +77,9 @@ def plain(claim: int = CLAIM, columns: str | None = None) -> Run:
     `columns`: the only ones that are read.
     """
 
-    def run(spark: Any, place: Place) -> Progress:
+    def run(spark: Any, place: Place) -> None:
         frame = _stream(spark, place, claim, columns).mapInArrow(_loop, "good bigint")
-        return _run(frame.writeStream.format("noop"), place)
+        _run(frame.writeStream.format("noop"), place)
 
     return run
 
@@ -94,87 +91,56 @@ def settled(claim: int = CLAIM) -> Run:
         frame.mapInArrow(_loop, "good bigint").write.format("noop").mode("overwrite").save()
         settle(frame, store=place.url, queue="work")
 
-    def run(spark: Any, place: Place) -> Progress:
+    def run(spark: Any, place: Place) -> None:
         writer = _stream(spark, place, claim, NEEDED).writeStream
-        return _run(writer.foreachBatch(lambda frame, _number: handle(place, frame)), place)
+        _run(writer.foreachBatch(lambda frame, _number: handle(place, frame)), place)
 
     return run
 
 
-def pool(spark: Any, place: Place) -> Progress:
-    """Run the handler in a process beside each task, a row at a time, as Beam's use_subprocess does."""
-
-    def loop(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import concurrent.futures
-        import json
-        import multiprocessing
-
-        context = multiprocessing.get_context("spawn")
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as executor:
-            for batch in batches:
-                good = 0
-                for body in batch.column("body").to_pylist():
-                    try:
-                        executor.submit(json.loads, body).result(5)
-                        good += 1
-                    except Exception:
-                        continue
-                yield pa.RecordBatch.from_pydict({"good": pa.array([good], pa.int64())})
-
-    frame = _stream(spark, place).mapInArrow(loop, "good bigint")
-    return _run(frame.writeStream.format("noop"), place)
-
-
-def by_hand(spark: Any, place: Place) -> Progress:
+def by_hand(spark: Any, place: Place) -> None:
     """Run the handler in the driver on each row of a micro-batch, and delete the rows that are done."""
 
     def handle(frame: Any, _number: int) -> None:
-        done, bad = [], []
+        done = []
         for row in frame.select("sequence_number", "body").toLocalIterator():
             try:
                 json.loads(row.body)
                 done.append((row.sequence_number,))
-            except Exception as error:
-                bad.append((row.sequence_number, str(error)))
-        connection = place.connect()
-        connection.cursor().executemany(f"DELETE FROM work WHERE id = {place.mark}", done)
-        connection.commit()
-        connection.close()
+            except Exception:
+                continue
+        with place.connect() as connection:
+            connection.cursor().executemany(f"DELETE FROM work WHERE id = {place.mark}", done)
 
-    return _run(_stream(spark, place).writeStream.foreachBatch(handle), place)
+    _run(_stream(spark, place).writeStream.foreachBatch(handle), place)
 
 
 def jdbc(spark: Any, place: Place) -> None:
     """Read the table in two parts by JDBC, run a loop around the handler, and delete what was read."""
-    connection = place.connect()
-    cursor = connection.cursor()
-    cursor.execute("SELECT max(id) FROM work")
-    ((last,),) = cursor.fetchall()
+    with place.connect() as connection:
+        ((last,),) = connection.execute("SELECT max(id) FROM work").fetchall()
     reader = spark.read.format("jdbc").option("url", place.jdbc).option("driver", _DRIVERS[place.mark])
     parted = {"partitionColumn": "id", "lowerBound": "1", "upperBound": str(last), "numPartitions": "2"}
     frame = reader.option("dbtable", "work").options(**parted).option("fetchsize", "10000").load()
     frame.mapInArrow(_loop, "good bigint").write.format("noop").mode("overwrite").save()
-    cursor.execute(f"DELETE FROM work WHERE id <= {place.mark}", (last,))
-    connection.commit()
-    connection.close()
+    with place.connect() as connection:
+        connection.execute(f"DELETE FROM work WHERE id <= {place.mark}", (last,))
 
 
 def ours(isolation: str, *, direct: bool = True, results: bool = False, claim: int = CLAIM) -> Run:
     """Return a run of the pipeline.
 
-    `direct`: the tasks read by themselves; `results`: as Parquet; `claim`: messages of one, if direct.
+    `direct`: the tasks read by themselves; `results`: as Parquet; `claim`: messages of one.
     """
 
-    def run(spark: Any, place: Place) -> Progress:
+    def run(spark: Any, place: Place) -> None:
         more: dict[str, Any] = {"max_rows": claim, "max_bytes": 2 * SIZE * claim} if direct else {}
         if results:
             more.update(results=str(place.home / "results"), schema=RESULT)
-        query = process(
-            spark if direct else _stream(spark, place), parse_to_row if results else parse, store=place.url,
-            queue="work", checkpoint=str(place.home / "checkpoint"), isolation=isolation, breaker=None,
-            **more,
-        )  # fmt: skip
-        query.awaitTermination()
-        return list(query.recentProgress)
+        process(
+            spark if direct else _stream(spark, place, claim), parse_to_row if results else parse,
+            store=place.url, queue="work", checkpoint=str(place.home / "checkpoint"), isolation=isolation,
+            breaker=None, **more,
+        ).awaitTermination()  # fmt: skip
 
     return run

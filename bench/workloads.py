@@ -3,91 +3,78 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from bench import waiting
-from bench.flow import flow, paced
-from bench.measure import Measurement, Meter, latencies
+from bench.flow import flow
+from bench.measure import Result, Scale, rate
 from bench.payload import bodies, body, number
-from bench.systems.contract import ATTEMPTS, Receiver, Sender, System
+from bench.processor import Meter
+from bench.systems.contract import ATTEMPTS, Client, System
 
 BATCH = 100
 PRODUCERS = 16
 _WARM_SECONDS = 0.2
-_WARM_MESSAGES = 100
 #: One in so many messages of the drill fails.
 _POISON = 100
-
-Figures = dict[str, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Workload:
-    """A workload: its title, the figure it is judged by, that figure's unit, and how it is run."""
+    """A workload: its title, the unit of its figure, and how it is run. `less`: whether less is better."""
 
     title: str
-    figure: str
-    unit: str
-    run: Callable[[System[Any], Measurement], Figures]
-    #: Whether less is better.
+    run: Callable[[System[Any], Scale], Result]
+    unit: str = "/s"
     less: bool = False
 
 
-def _repeat(call: Callable[[], None], seconds: float) -> list[int]:
-    """Call until the time is over, and return how long each call took, in nanoseconds."""
-    took: list[int] = []
-    clock = time.perf_counter_ns
-    now = clock()
-    end = now + int(seconds * 1e9)
-    while now < end:
-        start = now
+def _repeat(call: Callable[[], object], seconds: float) -> int:
+    """Call until the time is over, and return how often."""
+    count, end = 0, time.perf_counter() + seconds
+    while time.perf_counter() < end:
         call()
-        now = clock()
-        took.append(now - start)
-    return took
-
-
-def _numbered(sender: Sender, start: int = 0) -> Callable[[], None]:
-    count = start
-
-    def call() -> None:
-        nonlocal count
-        sender.send(body(count))
         count += 1
+    return count
 
-    return call
+
+def _send(client: Client[Any], start: int = 0) -> Callable[[], None]:
+    numbers = itertools.count(start)
+    return lambda: client.send(body(next(numbers)))
 
 
-def send_one(system: System[Any], measurement: Measurement) -> Figures:
-    """W1: one thread sends one message a call."""
-    sender = system.sender()
-    call = _numbered(sender)
+def _measure(call: Callable[[], object], seconds: float, messages: int = 1) -> Result:
+    """Return the rate of what is called again and again, with so many messages each time."""
     _repeat(call, _WARM_SECONDS)
     with Meter() as meter:
-        took = _repeat(call, measurement.scale.seconds)
-    sender.close()
-    return {"rate": len(took) / meter.elapsed} | latencies(took) | meter.figures()
+        count = _repeat(call, seconds)
+    return rate(count * messages, meter.elapsed, meter)
 
 
-def send_together(system: System[Any], measurement: Measurement) -> Figures:
+def send_one(system: System[Any], scale: Scale) -> Result:
+    """W1: one thread sends one message a call."""
+    return _measure(_send(system.client()), scale.seconds)
+
+
+def send_together(system: System[Any], scale: Scale) -> Result:
     """W2: sixteen threads of one process each send one message a call."""
-    senders = [system.shared_sender() for _ in range(PRODUCERS)]
+    clients = [system.client() for _ in range(PRODUCERS)]
     together = threading.Barrier(PRODUCERS + 1)
-    took: list[list[int]] = [[] for _ in senders]
-    starts, ends = [0] * PRODUCERS, [0] * PRODUCERS
+    counts, starts, ends = [0] * PRODUCERS, [0.0] * PRODUCERS, [0.0] * PRODUCERS
     errors: list[BaseException] = []
 
     def produce(index: int) -> None:
-        call = _numbered(senders[index], index * 1_000_000)
+        call = _send(clients[index], index * 1_000_000)
         try:
             _repeat(call, _WARM_SECONDS)
             together.wait()
-            starts[index] = time.perf_counter_ns()
-            took[index] = _repeat(call, measurement.scale.seconds)
-            ends[index] = time.perf_counter_ns()
+            starts[index] = time.perf_counter()
+            counts[index] = _repeat(call, scale.seconds)
+            ends[index] = time.perf_counter()
         except BaseException as error:
             errors.append(error)
             together.abort()
@@ -101,75 +88,57 @@ def send_together(system: System[Any], measurement: Measurement) -> Figures:
             thread.join()
     if errors:
         raise errors[0]
-    for sender in senders:
-        sender.close()
-    every = [one for several in took for one in several]
     # By the threads' own clocks: this one may have been kept waiting after the barrier.
-    return {"rate": len(every) / ((max(ends) - min(starts)) / 1e9)} | latencies(every) | meter.figures()
+    return rate(sum(counts), max(ends) - min(starts), meter)
 
 
-def send_batches(system: System[Any], measurement: Measurement) -> Figures:
+def send_batches(system: System[Any], scale: Scale) -> Result:
     """W3: one thread sends a hundred messages a call, in one commit."""
-    sender = system.sender()
-    batch = list(bodies(BATCH))
-    _repeat(lambda: sender.send_batch(batch), _WARM_SECONDS)
-    with Meter() as meter:
-        took = _repeat(lambda: sender.send_batch(batch), measurement.scale.seconds)
-    sender.close()
-    return {"rate": BATCH * len(took) / meter.elapsed} | latencies(took) | meter.figures()
+    client, batch = system.client(), list(bodies(BATCH))
+    return _measure(lambda: client.send_batch(batch), scale.seconds, BATCH)
 
 
-def receive_one(system: System[Any], measurement: Measurement) -> Figures:
+def receive_one(system: System[Any], scale: Scale) -> Result:
     """W4: one thread receives and completes one by one, from a full queue."""
-    count = measurement.scale.one_by_one
-    system.fill(bodies(count))
-    return _receive(system.receiver(), 1, count, measurement.scale.seconds)
+    return _receive(system, 1, scale.one_by_one, scale.seconds)
 
 
-def receive_batches(system: System[Any], measurement: Measurement) -> Figures:
+def receive_batches(system: System[Any], scale: Scale) -> Result:
     """W5: one thread receives a hundred and completes them in one call, from a full queue."""
-    count = measurement.scale.in_batches
-    system.fill(bodies(count))
-    return _receive(system.batch_receiver(), BATCH, count, measurement.scale.seconds)
+    return _receive(system, BATCH, scale.in_batches, scale.seconds)
 
 
-def _receive(receiver: Receiver[Any], limit: int, count: int, seconds: float) -> Figures:
+def _receive(system: System[Any], limit: int, count: int, seconds: float) -> Result:
     """Receive and complete until the time is over or all of the `count` messages are done."""
+    system.fill(bodies(count))
+    client = system.client(limit)
 
     def step() -> int:
-        handles = receiver.receive(limit, 0.0)
+        handles = client.receive(limit, 0.0)
         if not handles:
             raise RuntimeError("the queue gave nothing though messages are left")
-        receiver.complete(handles)
+        client.complete(handles)
         return len(handles)
 
     warm = 0
-    while warm < _WARM_MESSAGES:
+    while warm < BATCH:
         warm += step()
     done = warm
-    took: list[int] = []
-    clock = time.perf_counter_ns
     with Meter() as meter:
-        now = clock()
-        last, end = now, now + int(seconds * 1e9)
-        while last < end and done < count:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end and done < count:
             done += step()
-            now = clock()
-            took.append(now - last)
-            last = now
-    receiver.close()
-    return {"rate": (done - warm) / meter.elapsed} | latencies(took) | meter.figures()
+    return rate(done - warm, meter.elapsed, meter)
 
 
 class Poison(Exception):
     """The handler of the drill cannot process this message."""
 
 
-def drain(system: System[Any], measurement: Measurement) -> Figures:
+def drain(system: System[Any], scale: Scale) -> Result:
     """W7: one in a hundred messages always fails; time until all are handled or set aside."""
-    total = measurement.scale.drill
-    poison = total // _POISON
-    system.fill_drill(bodies(total))
+    total, poison = scale.drill, scale.drill // _POISON
+    system.fill(bodies(total))
     calls = 0
 
     def handler(payload: bytes) -> None:
@@ -184,30 +153,18 @@ def drain(system: System[Any], measurement: Measurement) -> Figures:
     expected = total - poison + poison * ATTEMPTS
     if (calls, dead) != (expected, poison):
         raise RuntimeError(f"{calls} calls and {dead} set aside, where {expected} and {poison} were due")
-    return {"seconds": meter.elapsed} | meter.figures()
+    return Result(meter.elapsed)
 
 
 WORKLOADS: dict[str, Workload] = {
-    "W1": Workload("send one", "rate", "/s", send_one),
-    "W2": Workload("send one, 16 threads", "rate", "/s", send_together),
-    "W3": Workload("send 100", "rate", "/s", send_batches),
-    "W4": Workload("receive, complete one", "rate", "/s", receive_one),
-    "W5": Workload("receive, complete 100", "rate", "/s", receive_batches),
-    "W6": Workload("4 send, 4 receive", "rate", "/s", flow),
-    "W6-paced": Workload("W6 at 200/s: p50", "p50_ms", "ms", paced, less=True),
-    "W7": Workload("drain, 1 % poison", "seconds", "s", drain, less=True),
-    "idle": Workload("idle: share of a core", "percent", "%", waiting.idle, less=True),
-    "wake-threads": Workload("wake-up between threads: p50", "p50_ms", "ms", waiting.wake_threads, less=True),
-    "wake-processes": Workload(
-        "wake-up between processes: p50", "p50_ms", "ms", waiting.wake_processes, less=True
-    ),
-    "wake-paced": Workload("the same at 200/s: p50", "p50_ms", "ms", waiting.wake_paced, less=True),
-    "processes": Workload("send, receive, complete in 4 processes", "rate", "/s", waiting.cycles),
-}
-
-#: What `--only` names that is several workloads.
-GROUPS: dict[str, Sequence[str]] = {
-    "W6": ("W6", "W6-paced"),
-    "wake": ("wake-threads", "wake-processes", "wake-paced"),
-    "waiting": ("idle", "wake-threads", "wake-processes", "wake-paced", "processes"),
+    "W1": Workload("send one", send_one),
+    "W2": Workload("send one, 16 threads", send_together),
+    "W3": Workload("send 100", send_batches),
+    "W4": Workload("receive, complete one", receive_one),
+    "W5": Workload("receive, complete 100", receive_batches),
+    "W6": Workload("4 send, 4 receive", flow),
+    "W7": Workload("drain, 1 % poison", drain, "s", less=True),
+    "idle": Workload("share of a core", waiting.idle, "%", less=True),
+    "wake": Workload("two processes, 200/s: p50", waiting.wake, "ms", less=True),
+    "processes": Workload("send, receive, complete in 4 processes", waiting.cycles),
 }

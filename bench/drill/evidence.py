@@ -11,8 +11,8 @@ from bench.drill.journal import Event, Line
 from bench.drill.work import Kind, Message
 
 #: A flow is at full rate when this share of what is offered is done, over this many seconds.
-FULL_SHARE = 0.9
-FULL_SECONDS = 1.0
+_FULL_SHARE = 0.9
+_FULL_SECONDS = 1.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,15 +29,14 @@ class Gone:
 class Evidence:
     """The end of a drill.
 
-    `lines`: the journal. `set_aside`: number -> reason ("" if none is on record) of the messages that
-    the system says have failed for good. `waiting`: the numbers that it still has, or that a living
-    process works on. `limit`: how many seconds it was given. `counts`: whether the system counts
-    hand-overs that ended with the worker.
+    `lines`: the journal. `set_aside`: the messages that the system says have failed for good. `waiting`:
+    those that it still has, or that a living process works on. `limit`: how many seconds it was given.
+    `counts`: whether the system counts hand-overs that ended with the worker.
     """
 
     messages: Sequence[Message]
     lines: Sequence[Line]
-    set_aside: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    set_aside: frozenset[int] = frozenset()
     waiting: frozenset[int] = frozenset()
     limit: float = 60.0
     counts: bool = True
@@ -86,7 +85,7 @@ class Evidence:
     def gone(self, numbers: frozenset[int]) -> Gone:
         """Return what became of those of `numbers` that were not done."""
         missing = numbers - self.done.keys()
-        aside = missing & self.set_aside.keys()
+        aside = missing & self.set_aside
         rest = missing - aside
         return Gone(set_aside=aside, lost=rest - self.waiting, unsettled=rest & self.waiting)
 
@@ -124,9 +123,9 @@ class Evidence:
             return None
         back = self.outage[1]
         times = sorted(moment for moment in self.done.values() if moment >= back)
-        wanted = max(1, int(self.rate * FULL_SECONDS * FULL_SHARE))
+        wanted = max(1, int(self.rate * _FULL_SECONDS * _FULL_SHARE))
         for index, moment in enumerate(times):
-            if bisect.bisect_right(times, moment + FULL_SECONDS) - index >= wanted:
+            if bisect.bisect_right(times, moment + _FULL_SECONDS) - index >= wanted:
                 return moment - back
         return None
 

@@ -1,22 +1,14 @@
-"""The report of the drills: one table on the terminal, a Markdown fragment, and the figures as JSON."""
+"""The report of the drills: one table in Markdown, with settings and method."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table as RichTable
+from collections.abc import Iterator, Sequence
 
 from bench.drill.drills import DEADLINE, HELD, RETRIES, Drill
 from bench.drill.run import Outcome
-from bench.machine import Machine
+from bench.drill.systems.contract import Drilled
 
 _NOTHING = "–"
-_HEADS = ("", "wanted")
 
 _METHOD = (
     "Each drill on each system has a fresh folder, a fresh server if the system has one, and one worker that "
@@ -34,116 +26,28 @@ _METHOD = (
 )
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class System:
-    """A column: its name, version and settings, or why it did not run."""
-
-    name: str
-    version: str = ""
-    settings: str = ""
-    missing: str | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run that is over: where, on what, and what came out."""
-
-    machine: Machine
-    drills: Sequence[Drill]
-    systems: Sequence[System]
-    outcomes: Sequence[Outcome]
+def report(
+    machine: str, drills: Sequence[Drill], systems: Sequence[type[Drilled]], outcomes: Sequence[Outcome]
+) -> str:
+    """Return a row a measure under a row a drill, a column a system; then settings and method."""
+    lines = [machine, "", *_rows(drills, systems, outcomes), "", "Settings:", ""]
+    for system in systems:
+        missing = system.missing()
+        what = f" {system.version()}: {system.settings}" if missing is None else f": {missing}, left out"
+        lines.append(f"- `{system.name}`{what}")
+    return "\n".join([*lines, "", "Method:", "", *(f"- {item}" for item in _METHOD)])
 
 
-class Table(NamedTuple):
-    """A table: a title, the heads of the columns, the rows."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def table(run: Run) -> Table:
-    """Return the one table: a row a measure under a row a drill, a column a system."""
-    found = {(outcome.drill, outcome.system): outcome for outcome in run.outcomes}
-    rows: list[Sequence[str]] = []
-    for drill in run.drills:
-        outcomes = [found.get((drill.key, system.name)) for system in run.systems]
-        said = [_headline(drill, system, one) for system, one in zip(run.systems, outcomes, strict=True)]
-        rows.append([f"{drill.key}: {drill.title}", "", *said])
-        rows += [
-            [
-                measure.title,
-                measure.target,
-                *(
-                    _NOTHING if one is None or one.error is not None else one.figures[measure.key].text
-                    for one in outcomes
-                ),
-            ]
-            for measure in drill.measures
-        ]
-    return Table("Drills", [*_HEADS, *(system.name for system in run.systems)], rows)
-
-
-def _headline(drill: Drill, system: System, outcome: Outcome | None) -> str:
-    if system.missing is not None:
-        return f"not run: {system.missing}"
-    if not drill.runs_on(system.name):
-        return "n/a"
-    if outcome is None:
-        return "not run"
-    return "" if outcome.error is None else f"failed: {outcome.error}"
-
-
-def to_terminal(run: Run, console: Console) -> None:
-    """Print the table."""
-    shown = table(run)
-    drawn = RichTable(title=shown.title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    drawn.add_column(shown.heads[0], ratio=2)
-    for head in shown.heads[1:]:
-        drawn.add_column(head, justify="right", overflow="fold")
-    titles = {f"{drill.key}: {drill.title}" for drill in run.drills}
-    for row in shown.rows:
-        drawn.add_row(*row, style="bold" if row[0] in titles else None)
-    console.print(drawn)
-
-
-def to_markdown(run: Run) -> str:
-    """Return the run as a fragment of Markdown."""
-    return "\n".join([*_lines(run), ""])
-
-
-def _lines(run: Run) -> Iterator[str]:
-    machine = run.machine
-    yield f"Measured {machine.date} on {machine.cpu}, {machine.cores} cores, {machine.memory};"
-    yield f"{machine.system}, {machine.kernel}; {machine.filesystem}; {machine.python}."
-    yield ""
-    shown = table(run)
-    titles = {f"{drill.key}: {drill.title}" for drill in run.drills}
-    yield f"| {' | '.join(shown.heads)} |"
-    yield f"|---|---|{'---:|' * (len(shown.heads) - len(_HEADS))}"
-    for row in shown.rows:
-        first = f"**{row[0]}**" if row[0] in titles else row[0]
-        yield f"| {' | '.join([first, *row[1:]])} |"
-    yield ""
-    yield "Settings:"
-    yield ""
-    for system in run.systems:
-        what = system.settings if system.missing is None else f"{system.missing}, left out"
-        yield f"- `{system.name}`{f' {system.version}' if system.version else ''}: {what}"
-    yield ""
-    yield "Method:"
-    yield ""
-    for item in _METHOD:
-        yield f"- {item}"
-
-
-def to_json(run: Run) -> str:
-    """Return the figures by system and drill, with all that is needed to read them."""
-    outcomes: list[Mapping[str, object]] = [dataclasses.asdict(outcome) for outcome in run.outcomes]
-    said = {
-        "machine": dataclasses.asdict(run.machine),
-        "systems": [dataclasses.asdict(system) for system in run.systems],
-        "drills": {drill.key: drill.title for drill in run.drills},
-        "outcomes": outcomes,
-    }
-    return json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+def _rows(
+    drills: Sequence[Drill], systems: Sequence[type[Drilled]], outcomes: Sequence[Outcome]
+) -> Iterator[str]:
+    yield f"| | wanted | {' | '.join(system.name for system in systems)} |"
+    yield f"|---|---|{'---:|' * len(systems)}"
+    found = {(outcome.drill, outcome.system): outcome for outcome in outcomes}
+    for drill in drills:
+        own = [found.get((drill.key, system.name)) for system in systems]
+        said = ["not run" if one is None else one.error or "" for one in own]
+        yield f"| **{drill.key}: {drill.title}** | | {' | '.join(said)} |"
+        for measure in drill.measures:
+            cells = [_NOTHING if one is None else one.figures.get(measure.title, _NOTHING) for one in own]
+            yield f"| {measure.title} | {measure.target} | {' | '.join(cells)} |"

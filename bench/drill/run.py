@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
-import tempfile
+import sys
 import time
 from pathlib import Path
 
 from bench.drill.drills import Drill
 from bench.drill.evidence import Evidence
 from bench.drill.journal import Event, Line, Reader, alive, running
-from bench.drill.measures import Figure
 from bench.drill.offer import Offer
 from bench.drill.supervisor import Supervisor
 from bench.drill.systems import SYSTEMS
-from bench.drill.systems.contract import Drilled, Terms, worker_command
+from bench.drill.systems.contract import Drilled
 from bench.drill.work import journal_path
+from bench.rounds import private
 
 #: Short beside the work of a task, which is to be caught while it runs.
 _TICK_SECONDS = 0.003
@@ -31,39 +30,38 @@ _START_SECONDS = 30.0
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of a drill on a system: figures by measure, or the error that kept it from running."""
+    """What came of a drill on a system: words by the titles of measures, or the error that ended it."""
 
     system: str
     drill: str
-    figures: dict[str, Figure] = dataclasses.field(default_factory=dict)
+    figures: dict[str, str] = dataclasses.field(default_factory=dict)
     error: str | None = None
 
 
 def take(drill: Drill, name: str, folder: Path) -> Outcome:
     """Run a drill on the system of this name, in a folder of its own under `folder`."""
-    home = Path(tempfile.mkdtemp(prefix=f"{name}-{drill.key}-", dir=folder)).resolve()
-    # A server may run as another user, who has to get here.
-    home.chmod(0o755)
     try:
-        evidence = _watched(drill, SYSTEMS[name](home, _terms(drill)))
+        with private(folder) as home:
+            evidence = _watched(drill, SYSTEMS[name](home, drill.deadline))
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
         return Outcome(system=name, drill=drill.key, error=f"{type(error).__name__}: {lines[-1]}")
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-    figures = {measure.key: measure.read(evidence) for measure in drill.measures}
+    figures = {measure.title: measure.read(evidence) for measure in drill.measures}
     return Outcome(system=name, drill=drill.key, figures=figures)
 
 
-def _terms(drill: Drill) -> Terms:
-    return Terms(
-        deadline=drill.deadline, retries=drill.retries, sessions=drill.sessions, at_once=drill.at_once
-    )
-
-
 def _watched(drill: Drill, system: Drilled) -> Evidence:
-    system.address = system.setup()
-    supervisor = Supervisor(worker_command(system), system.home / "worker.log")
+    deadline = "" if system.deadline is None else str(system.deadline)
+    system.address = system.serve()
+    try:
+        system.open()
+        system.create()
+        command = [sys.executable, "-m", "bench.drill.worker", system.name]
+        command += [str(system.home), deadline, system.address]
+        supervisor = Supervisor(command, system.home / "worker.log")
+    except BaseException:
+        system.close()
+        raise
     try:
         watch = Watch(drill, system, supervisor)
         watch.run()
@@ -87,7 +85,7 @@ class Watch:
         self._offer = None if drill.outage is None else Offer(drill.outage, drill.messages, system)
         self._asked = 0.0
         self._quiet = 0
-        self._set_aside: dict[int, str] = {}
+        self._set_aside: frozenset[int] = frozenset()
         self._waiting: frozenset[int] = frozenset()
 
     def run(self) -> None:
@@ -144,13 +142,13 @@ class Watch:
             return False
         self._ask()
         self._asked = time.monotonic() + max(_ASK_SECONDS, (time.monotonic() - now) * _ASK_SHARE)
-        open_ = {m.number for m in self._drill.messages} - self._done - self._set_aside.keys()
+        open_ = {m.number for m in self._drill.messages} - self._done - self._set_aside
         self._quiet = 0 if open_ & self._waiting else self._quiet + 1
         return self._quiet >= _QUIET_LOOKS
 
     def _ask(self) -> None:
         # In this order: a message that is set aside in between is in both, not in neither.
         waiting = self._system.waiting()
-        self._set_aside = dict(self._system.set_aside())
+        self._set_aside = self._system.set_aside()
         hands = frozenset(number for number, pid in running(self._lines) if alive(pid))
         self._waiting = waiting | hands

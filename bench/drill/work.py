@@ -7,9 +7,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import NamedTuple, NoReturn
-
-from zoo import BAD_ZOO, ZOO
+from typing import NamedTuple
 
 from bench.drill.journal import Event, Writer
 
@@ -25,24 +23,16 @@ class Kind(enum.Enum):
     KILLER = "killer"
     #: It sleeps for ever.
     HANG = "hang"
-    #: It raises, always.
-    POISON = "poison"
-    #: It does something of the zoo to its process: which, its work says.
-    ZOO = "zoo"
     #: It raises while the dependency is down, and is done otherwise.
     DEPENDENT = "dependent"
 
 
-KINDS = {kind.value: kind for kind in Kind}
-
-
 class Message(NamedTuple):
-    """A message of a drill. `work`: how many seconds its task takes; `session`: 0 for none."""
+    """A message of a drill. `work`: how many seconds its task takes."""
 
     number: int
     kind: Kind
     work: float = 0.0
-    session: int = 0
 
 
 class Task:
@@ -56,19 +46,14 @@ class Task:
         """Do what messages of this kind do. `attempt`: which one the system says it is, from 1."""
         say = self._journal.add
         say(Event.START, number, attempt)
-        match KINDS[kind]:
+        match Kind(kind):
             case Kind.KILLER:
                 say(Event.DYING, number, attempt)
                 os.kill(os.getpid(), signal.SIGKILL)
             case Kind.HANG:
                 say(Event.HANGING, number, attempt)
-                _hang()
-            case Kind.ZOO:
-                say(Event.FAILED, number, attempt)
-                ZOO[BAD_ZOO[int(work)]][0]()
-            case Kind.POISON:
-                say(Event.FAILED, number, attempt)
-                raise ValueError(f"message {number} cannot be handled")
+                while True:
+                    time.sleep(_A_LONG_TIME)
             case Kind.DEPENDENT if self._down.exists():
                 say(Event.FAILED, number, attempt)
                 raise ConnectionError("the dependency is down")
@@ -85,8 +70,3 @@ def journal_path(home: Path) -> Path:
 def dependency_path(home: Path) -> Path:
     """Return the file that is there while the dependency is down."""
     return home / "dependency-is-down"
-
-
-def _hang() -> NoReturn:
-    while True:
-        time.sleep(_A_LONG_TIME)

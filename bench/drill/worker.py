@@ -1,19 +1,18 @@
-"""A worker of a drill: `python -m bench.drill.worker FOLDER`."""
+"""A worker of a drill: `python -m bench.drill.worker SYSTEM FOLDER DEADLINE ADDRESS`, until killed."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from pathlib import Path
 
 from bench.drill.systems import SYSTEMS
-from bench.drill.systems.contract import worker_terms
-
-
-def main(home: Path) -> None:
-    """Be the worker of the drill in this folder, until killed."""
-    name, terms, address = worker_terms(home)
-    SYSTEMS[name](home, terms, address).work()
-
+from bench.drill.work import Task
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    name, home, deadline, address = sys.argv[1:]
+    logging.basicConfig(level=logging.CRITICAL)
+    system = SYSTEMS[name](Path(home), float(deadline) if deadline else None, address)
+    system.task = Task(Path(home))
+    system.open()
+    system.work()

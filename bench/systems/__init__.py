@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bench.systems.contract import System
-from bench.systems.lazaretto import (
-    LazarettoServedSystem,
-    LazarettoStrictSystem,
-    LazarettoSystem,
-    LazarettoWatchedSystem,
-)
+from bench.systems.lazaretto import LazarettoServedSystem, LazarettoStrictSystem, LazarettoSystem
 from bench.systems.litequeue import LitequeueSystem
 from bench.systems.pgmq import PgmqSystem
 from bench.systems.rabbitmq import RabbitmqSystem
@@ -21,7 +16,6 @@ SYSTEMS: dict[str, type[System[Any]]] = {
     for system in (
         LazarettoSystem,
         LazarettoStrictSystem,
-        LazarettoWatchedSystem,
         LitequeueSystem,
         RedisSystem,
         RabbitmqSystem,

@@ -1,9 +1,8 @@
-"""What a system under measurement offers: senders, receivers, a quick fill and the poison drill."""
+"""What a system under measurement offers: clients for threads, a quick fill and the poison drill."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import importlib.util
 import itertools
 import time
@@ -12,10 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
+from servers import postgres_programs
+
+from bench.servers import PostgresServer
+
 H = TypeVar("H")
 T = TypeVar("T")
 
 QUEUE = "orders"
+DEAD = "dead"
 #: Attempts a failing message gets in the poison drill.
 ATTEMPTS = 5
 #: How long a system without a blocking receive sleeps after finding nothing.
@@ -27,8 +31,8 @@ BUSY_SECONDS = 120.0
 Handler = Callable[[bytes], None]
 
 
-class Sender(ABC):
-    """Sends to the queue; used by one thread at a time."""
+class Client(ABC, Generic[H]):
+    """Sends to the queue and receives from it; used by one thread. `H` is what the system hands over."""
 
     @abstractmethod
     def send(self, body: bytes) -> None:
@@ -37,13 +41,6 @@ class Sender(ABC):
     def send_batch(self, bodies: Sequence[bytes]) -> None:
         """Send several messages in one commit; durable when this returns."""
         raise NotImplementedError
-
-    def close(self) -> None:  # noqa: B027 - most senders hold nothing of their own
-        """Let go of what this sender holds."""
-
-
-class Receiver(ABC, Generic[H]):
-    """Receives from the queue; used by one thread at a time. `H` is what the system hands over."""
 
     @abstractmethod
     def receive(self, limit: int, wait: float) -> Sequence[H]:
@@ -57,8 +54,9 @@ class Receiver(ABC, Generic[H]):
     def body(self, handle: H) -> bytes:
         """Return the payload of a message handed over."""
 
+    @abstractmethod
     def close(self) -> None:
-        """Let go of what this receiver holds."""
+        """Let go of what this client holds."""
 
 
 class System(ABC, Generic[H]):
@@ -67,11 +65,8 @@ class System(ABC, Generic[H]):
     name: ClassVar[str]
     #: Whether it needs a PostgreSQL, as one of those that are measured by "served".
     served: ClassVar[bool] = False
-    #: Whether it is measured if nobody asks for it by name.
-    by_default: ClassVar[bool] = True
-    #: The Python package it needs, and the program, if any.
-    package: ClassVar[str | None] = None
-    program: ClassVar[str | None] = None
+    #: The Python package it needs.
+    package: ClassVar[str]
     #: The workloads it can run; the others are n/a.
     workloads: ClassVar[frozenset[str]]
 
@@ -81,9 +76,7 @@ class System(ABC, Generic[H]):
     @classmethod
     def missing(cls) -> str | None:
         """Return why this system cannot run here, or None if it can."""
-        if cls.package is not None and importlib.util.find_spec(cls.package) is None:
-            return "not installed"
-        return None
+        return None if importlib.util.find_spec(cls.package) else "not installed"
 
     @abstractmethod
     def open(self) -> None:
@@ -101,40 +94,38 @@ class System(ABC, Generic[H]):
     def close(self) -> None:
         """End everything that `open` started."""
 
+    @abstractmethod
+    def client(self, held: int = 1) -> Client[H]:
+        """Return a client for one thread, which receives up to `held` messages at a time."""
+
     def fill(self, bodies: Iterable[bytes]) -> None:
         """Put messages in the queue as fast as can be, outside any measurement."""
-        sender = self.sender()
+        client = self.client()
         for chunk in chunks(bodies, 1_000):
-            sender.send_batch(chunk)
-        sender.close()
+            client.send_batch(chunk)
+        client.close()
 
     @abstractmethod
-    def sender(self) -> Sender:
-        """Return a sender for one thread."""
-
-    def shared_sender(self) -> Sender:
-        """Return a sender for one of many threads that send at the same time."""
-        return self.sender()
-
-    @abstractmethod
-    def receiver(self) -> Receiver[H]:
-        """Return a receiver for one thread, which is to settle what it receives."""
-
-    def batch_receiver(self) -> Receiver[H]:
-        """Return a receiver that is asked for 100 at a time."""
-        return self.receiver()
-
-    def fill_drill(self, bodies: Iterable[bytes]) -> None:
-        """Put messages in the queue for the drill."""
-        self.fill(bodies)
-
     def drill(self, handler: Handler, total: int, poison: int) -> None:
         """Handle `total` messages, until the `poison` ones of them are set aside after ATTEMPTS tries."""
-        raise NotImplementedError
 
+    @abstractmethod
     def set_aside(self) -> int:
         """Return how many messages the drill left set aside."""
-        raise NotImplementedError
+
+
+class PostgresSystem(System[H]):
+    """A queue on a PostgreSQL server of its own, which `open` starts."""
+
+    served: ClassVar[bool] = True
+    server: PostgresServer
+
+    @classmethod
+    def missing(cls) -> str | None:
+        return "PostgreSQL is not installed" if postgres_programs() is None else super().missing()
+
+    def close(self) -> None:
+        self.server.stop()
 
 
 def peer(name: str) -> Any:

@@ -1,57 +1,42 @@
-"""Lazaretto, as it comes and with the record of each hand-over synced too."""
+"""Lazaretto, as it comes and with the record of each hand-over synced too, in a file and on PostgreSQL."""
 
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any
 
 import lazaretto
-from bench.postgres import PostgresServer
-from bench.systems.contract import (
-    ATTEMPTS,
-    BUSY_SECONDS,
-    QUEUE,
-    Handler,
-    Receiver,
-    Sender,
-    System,
-)
-from bench.systems.postgres import PostgresSystem
+from bench.servers import PostgresServer
+from bench.systems.contract import ATTEMPTS, BUSY_SECONDS, QUEUE, Client, Handler, PostgresSystem, System
 from lazaretto import EntityExists, Message, PoisonPolicy, QueueOptions, ReceivedMessage
 
 
-class LazarettoSender(Sender):
-    def __init__(self, sender: lazaretto.Sender) -> None:
-        self._sender = sender
+class LazarettoClient(Client[Any]):
+    """A sender and a receiver: `target` and `source` are their paths."""
+
+    def __init__(self, broker: lazaretto.Broker, target: str = QUEUE, source: str = QUEUE) -> None:
+        self.broker = broker
+        self.sender, self.receiver = broker.sender(target), broker.receiver(source)
 
     def send(self, body: bytes) -> None:
-        self._sender.send(Message(body))
+        self.sender.send(Message(body))
 
     def send_batch(self, bodies: Sequence[bytes]) -> None:
-        self._sender.send([Message(body) for body in bodies])
+        self.sender.send([Message(body) for body in bodies])
 
-    def close(self) -> None:
-        self._sender.close()
+    def receive(self, limit: int, wait: float) -> Sequence[Any]:
+        return self.receiver.receive(limit, wait)
 
-
-class LazarettoReceiver(Receiver[ReceivedMessage]):
-    def __init__(self, receiver: lazaretto.Receiver) -> None:
-        self._receiver = receiver
-
-    def receive(self, limit: int, wait: float) -> Sequence[ReceivedMessage]:
-        return self._receiver.receive(limit, wait)
-
-    def complete(self, handles: Sequence[ReceivedMessage]) -> None:
-        self._receiver.complete(handles)
+    def complete(self, handles: Sequence[Any]) -> None:
+        self.receiver.complete(handles)
 
     def body(self, handle: ReceivedMessage) -> bytes:
         return handle.body
 
     def close(self) -> None:
-        self._receiver.close()
+        self.sender.close()
+        self.receiver.close()
 
 
 class LazarettoSystem(System[ReceivedMessage]):
@@ -59,18 +44,14 @@ class LazarettoSystem(System[ReceivedMessage]):
 
     name = "lazaretto"
     package = "lazaretto"
-    workloads = frozenset(
-        {"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5", "idle"}
-        | {"wake-threads", "wake-processes", "wake-paced", "processes"}
-    )
-
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W7", "idle", "wake", "processes"})
     durable_attempts = False
 
     def open(self) -> None:
         self.broker = lazaretto.connect(
             self.address(), timeout=BUSY_SECONDS, durable_attempts=self.durable_attempts
         )
-        # The store of the depths, and of two processes, is opened more than once.
+        # The store of several processes is opened more than once.
         with contextlib.suppress(EntityExists):
             policy = PoisonPolicy(receive_retry_count=ATTEMPTS - 1, max_retry_cycles=0)
             self.broker.create_queue(QUEUE, QueueOptions(lock_duration=30, policy=policy))
@@ -82,11 +63,8 @@ class LazarettoSystem(System[ReceivedMessage]):
     def close(self) -> None:
         self.broker.close()
 
-    def sender(self) -> Sender:
-        return LazarettoSender(self.broker.sender(QUEUE))
-
-    def receiver(self) -> Receiver[ReceivedMessage]:
-        return LazarettoReceiver(self.broker.receiver(QUEUE))
+    def client(self, held: int = 1) -> Client[ReceivedMessage]:
+        return LazarettoClient(self.broker)
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
         self.broker.consume(QUEUE, lambda m: handler(m.body), batch_size=100, stop_when_idle=True)
@@ -100,53 +78,27 @@ class LazarettoSystem(System[ReceivedMessage]):
                 raise RuntimeError(f"dead letter {letter.sequence_number} has no reason or no stack")
         return len(dead)
 
-    def waiting(self) -> int:
-        """Return how many messages wait in the queue."""
-        return self.broker.queue(QUEUE).counts.active
+
+class LazarettoStrictSystem(LazarettoSystem):
+    """Lazaretto with the record of each hand-over on disk before the receiver gets the message."""
+
+    name = "lazaretto-strict"
+    workloads = frozenset({"W4", "W5", "W6"})
+    durable_attempts = True
 
 
 class LazarettoServedSystem(PostgresSystem[ReceivedMessage], LazarettoSystem):
     """Lazaretto on PostgreSQL, as it comes."""
 
     name = "lazaretto-postgres"
-    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "depth-W4", "depth-W5"})
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W7"})
 
     def address(self) -> str:
-        self._server = PostgresServer(self.home)
-        return self._server.url
+        self.server = PostgresServer(self.home)
+        return self.server.url
 
     def close(self) -> None:
         try:
-            if hasattr(self, "broker"):
-                self.broker.close()
+            LazarettoSystem.close(self)
         finally:
-            self._server.stop()
-
-
-class LazarettoStrictSystem(LazarettoSystem):
-    """Lazaretto with the record of each hand-over on disk before the receiver gets the message."""
-
-    name = "lazaretto-strict"
-    workloads = frozenset({"W4", "W5", "W6", "W6-paced"})
-
-    durable_attempts = True
-
-
-class LazarettoWatchedSystem(LazarettoSystem):
-    """Lazaretto with the console open on the same file, in a browser that follows it."""
-
-    name = "lazaretto-watched"
-    by_default: ClassVar[bool] = False
-
-    def open(self) -> None:
-        super().open()
-        words = [sys.executable, "-m", "bench.viewer", str(self.home.absolute() / "lazaretto.db")]
-        self._viewer = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._viewer.stdout is not None
-        if not self._viewer.stdout.readline():
-            raise RuntimeError("the console did not start")
-
-    def close(self) -> None:
-        # It ends when nobody can write to it any more.
-        self._viewer.communicate()
-        super().close()
+            self.server.stop()

@@ -9,19 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.systems.contract import (
-    ATTEMPTS,
-    BUSY_SECONDS,
-    QUEUE,
-    Handler,
-    Receiver,
-    Sender,
-    System,
-    peer,
-    poll,
-)
-
-_DEAD = "dead"
+from bench.systems.contract import ATTEMPTS, BUSY_SECONDS, DEAD, QUEUE, Client, Handler, System, peer, poll
 
 
 def _open(path: Path, queue: str = QUEUE) -> Any:
@@ -32,7 +20,7 @@ def _open(path: Path, queue: str = QUEUE) -> Any:
     return lite
 
 
-class _LitequeueSender(Sender):
+class _LitequeueClient(Client[Any]):
     def __init__(self, lite: Any) -> None:
         self._lite = lite
 
@@ -43,14 +31,6 @@ class _LitequeueSender(Sender):
         with self._lite.transaction(mode="IMMEDIATE"):
             for body in bodies:
                 self._lite.put(body.decode())
-
-    def close(self) -> None:
-        self._lite.close()
-
-
-class _LitequeueReceiver(Receiver[Any]):
-    def __init__(self, lite: Any) -> None:
-        self._lite = lite
 
     def receive(self, limit: int, wait: float) -> Sequence[Any]:
         return poll(self._lite.pop, wait)
@@ -72,20 +52,17 @@ class LitequeueSystem(System[Any]):
 
     name = "litequeue"
     package = "litequeue"
-    workloads = frozenset({"W1", "W2", "W3", "W4", "W6", "W6-paced", "W7", "wake-paced", "processes"})
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W6", "W7", "wake", "processes"})
 
     def open(self) -> None:
         self._path = self.home / "litequeue.db"
         _open(self._path).close()
 
-    def sender(self) -> Sender:
-        return _LitequeueSender(_open(self._path))
-
-    def receiver(self) -> Receiver[Any]:
-        return _LitequeueReceiver(_open(self._path))
+    def client(self, held: int = 1) -> Client[Any]:
+        return _LitequeueClient(_open(self._path))
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
-        lite, dead = _open(self._path), _open(self._path, _DEAD)
+        lite, dead = _open(self._path), _open(self._path, DEAD)
         # The library counts nothing, so this count is lost with the process.
         attempts: Counter[str] = Counter()
         while (message := lite.pop()) is not None:
@@ -105,7 +82,7 @@ class LitequeueSystem(System[Any]):
         dead.close()
 
     def set_aside(self) -> int:
-        dead = _open(self._path, _DEAD)
+        dead = _open(self._path, DEAD)
         count: int = dead.qsize()
         dead.close()
         return count

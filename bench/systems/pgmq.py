@@ -8,14 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.postgres import PostgresServer
-from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, peer, poll
-from bench.systems.postgres import PostgresSystem
+from bench.servers import PostgresServer
+from bench.systems.contract import ATTEMPTS, DEAD, QUEUE, Client, Handler, PostgresSystem, peer, poll
 
 #: Where its SQL file is; it comes with no Python package.
 _FILE = "LAZARETTO_BENCH_PGMQ"
 _LOCK_SECONDS = 30
-_DEAD = "dead"
 
 #: A message's number, the hand-overs so far, and its body.
 _Message = tuple[int, int, str]
@@ -23,7 +21,7 @@ _Message = tuple[int, int, str]
 _READ = "SELECT msg_id, read_ct, message::text FROM pgmq.read(%s, %s, %s)"
 
 
-class PgmqSender(Sender):
+class PgmqClient(Client[_Message]):
     def __init__(self, connection: Any) -> None:
         self._connection = connection
 
@@ -33,14 +31,6 @@ class PgmqSender(Sender):
     def send_batch(self, bodies: Sequence[bytes]) -> None:
         texts = [body.decode() for body in bodies]
         self._connection.execute("SELECT pgmq.send_batch(%s, %s::jsonb[])", (QUEUE, texts))
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class PgmqReceiver(Receiver[_Message]):
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
 
     def receive(self, limit: int, wait: float) -> Sequence[_Message]:
         read = (_READ, (QUEUE, _LOCK_SECONDS, limit))
@@ -75,7 +65,7 @@ class PgmqSystem(PostgresSystem[_Message]):
 
     name = "pgmq"
     package = "psycopg"
-    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7"})
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W7"})
 
     @classmethod
     def missing(cls) -> str | None:
@@ -84,50 +74,47 @@ class PgmqSystem(PostgresSystem[_Message]):
         return super().missing()
 
     def open(self) -> None:
-        self._server = PostgresServer(self.home)
+        self.server = PostgresServer(self.home)
         connection = self._connect()
         connection.execute("CREATE SCHEMA IF NOT EXISTS pgmq")
         connection.execute(Path(os.environ[_FILE]).read_text().encode(), prepare=False)
         # As it is laid down without its extension: what it would register there is its own affair.
         connection.execute("SELECT pgmq.create(%s)", (QUEUE,))
-        connection.execute("SELECT pgmq.create(%s)", (_DEAD,))
+        connection.execute("SELECT pgmq.create(%s)", (DEAD,))
         connection.close()
 
     def _connect(self) -> Any:
-        return connect(self._server.address)
+        return connect(self.server.address)
 
-    def sender(self) -> Sender:
-        return PgmqSender(self._connect())
-
-    def receiver(self) -> Receiver[_Message]:
-        return PgmqReceiver(self._connect())
+    def client(self, held: int = 1) -> Client[_Message]:
+        return PgmqClient(self._connect())
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
         connection = self._connect()
-        receiver = PgmqReceiver(connection)
-        while handles := receiver.receive(100, 0):
+        client = PgmqClient(connection)
+        while handles := client.receive(100, 0):
             done: list[_Message] = []
             again: list[int] = []
             with connection.transaction():
                 for handle in handles:
                     try:
-                        handler(receiver.body(handle))
+                        handler(client.body(handle))
                     except Exception as error:
                         if handle[1] < ATTEMPTS:
                             again.append(handle[0])
                             continue
                         why = {"reason": repr(error), "stack": traceback.format_exc(), "body": handle[2]}
                         wrapped = peer("psycopg.types.json").Jsonb(why)
-                        connection.execute("SELECT pgmq.send(%s, %s)", (_DEAD, wrapped))
+                        connection.execute("SELECT pgmq.send(%s, %s)", (DEAD, wrapped))
                     done.append(handle)
                 for number in again:
                     connection.execute("SELECT pgmq.set_vt(%s, %s, 0)", (QUEUE, number))
                 if done:
-                    receiver.complete(done)
+                    client.complete(done)
         connection.close()
 
     def set_aside(self) -> int:
         connection = self._connect()
-        (count,) = connection.execute("SELECT queue_length FROM pgmq.metrics(%s)", (_DEAD,)).fetchone()
+        (count,) = connection.execute("SELECT queue_length FROM pgmq.metrics(%s)", (DEAD,)).fetchone()
         connection.close()
         return int(count)

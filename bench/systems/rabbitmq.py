@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from bench.servers import RabbitmqServer, rabbitmq_program
-from bench.systems.contract import ATTEMPTS, QUEUE, Handler, Receiver, Sender, System, peer
+from bench.systems.contract import ATTEMPTS, DEAD, QUEUE, Client, Handler, System, peer
 
-_DEAD = "dead"
 _SETTLE_SECONDS = 60.0
 _PREFETCH = 100
 
@@ -17,34 +16,24 @@ _PREFETCH = 100
 _Delivery = tuple[int, bytes]
 
 
-class _RabbitmqSender(Sender):
-    def __init__(self, connection: Any) -> None:
+class _RabbitmqClient(Client[_Delivery]):
+    def __init__(self, connection: Any, held: int) -> None:
         self._connection = connection
-        self._channel = connection.channel()
-        self._channel.confirm_delivery()
+        # What is sent is confirmed, on a channel of its own.
+        self._sending, self._channel = connection.channel(), connection.channel()
+        self._sending.confirm_delivery()
+        self._channel.basic_qos(prefetch_count=held)
         self._persistent = peer("pika").BasicProperties(delivery_mode=2)
+        self._incoming: Any = None
 
     def send(self, body: bytes) -> None:
-        self._channel.basic_publish("", QUEUE, body, self._persistent, mandatory=True)
-
-    def close(self) -> None:
-        self._connection.close()
-
-
-class _RabbitmqReceiver(Receiver[_Delivery]):
-    def __init__(self, connection: Any, prefetch: int) -> None:
-        self._connection = connection
-        self._channel = connection.channel()
-        self._channel.basic_qos(prefetch_count=prefetch)
-        self._incoming: Any = None
-        self._patience = 0.0
+        self._sending.basic_publish("", QUEUE, body, self._persistent, mandatory=True)
 
     def receive(self, limit: int, wait: float) -> Sequence[_Delivery]:
         if self._incoming is None:
             # The patience of pika's generator is fixed when it is made; 0 would give up at once,
             # before the first delivery is there.
-            self._patience = wait or 1.0
-            self._incoming = self._channel.consume(QUEUE, inactivity_timeout=self._patience)
+            self._incoming = self._channel.consume(QUEUE, inactivity_timeout=wait or 1.0)
         taken: list[_Delivery] = []
         while len(taken) < limit:
             method, _, body = next(self._incoming)
@@ -72,7 +61,7 @@ class RabbitmqSystem(System[_Delivery]):
 
     name = "rabbitmq"
     package = "pika"
-    workloads = frozenset({"W1", "W2", "W4", "W5", "W6", "W6-paced", "W7"})
+    workloads = frozenset({"W1", "W2", "W4", "W5", "W6", "W7"})
 
     @classmethod
     def missing(cls) -> str | None:
@@ -86,11 +75,11 @@ class RabbitmqSystem(System[_Delivery]):
         limit = {
             "x-delivery-limit": ATTEMPTS - 1,
             "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": _DEAD,
+            "x-dead-letter-routing-key": DEAD,
             "x-dead-letter-strategy": "at-least-once",
             "x-overflow": "reject-publish",
         }
-        self._channel.queue_declare(_DEAD, durable=True, arguments=quorum)
+        self._channel.queue_declare(DEAD, durable=True, arguments=quorum)
         self._channel.queue_declare(QUEUE, durable=True, arguments=quorum | limit)
 
     def close(self) -> None:
@@ -124,38 +113,32 @@ class RabbitmqSystem(System[_Delivery]):
         self._settle(QUEUE, count)
         channel.close()
 
-    def sender(self) -> Sender:
-        return _RabbitmqSender(self._connect())
-
-    def receiver(self) -> Receiver[_Delivery]:
-        return _RabbitmqReceiver(self._connect(), 1)
-
-    def batch_receiver(self) -> Receiver[_Delivery]:
-        return _RabbitmqReceiver(self._connect(), _PREFETCH)
+    def client(self, held: int = 1) -> Client[_Delivery]:
+        return _RabbitmqClient(self._connect(), held)
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
-        receiver = _RabbitmqReceiver(self._connect(), _PREFETCH)
+        client = _RabbitmqClient(self._connect(), _PREFETCH)
         done: list[_Delivery] = []
         for _ in range(total - poison + poison * ATTEMPTS):
-            (delivery,) = receiver.receive(1, _SETTLE_SECONDS)
+            (delivery,) = client.receive(1, _SETTLE_SECONDS)
             try:
                 handler(delivery[1])
             except Exception:
                 # An ack of several takes all before it, so it comes before the one given back.
                 if done:
-                    receiver.complete(done)
+                    client.complete(done)
                     done = []
-                receiver.fail(delivery)
+                client.fail(delivery)
             else:
                 done.append(delivery)
                 # At half of what may be under way, so that deliveries never run dry.
                 if len(done) == _PREFETCH // 2:
-                    receiver.complete(done)
+                    client.complete(done)
                     done = []
         if done:
-            receiver.complete(done)
-        self._settle(_DEAD, poison)
-        receiver.close()
+            client.complete(done)
+        self._settle(DEAD, poison)
+        client.close()
 
     def set_aside(self) -> int:
-        return self._count(_DEAD)
+        return self._count(DEAD)

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Sequence
 from typing import Any
 
 from bench.servers import RedisServer, redis_program
-from bench.systems.contract import (
-    ATTEMPTS,
-    QUEUE,
-    Handler,
-    Receiver,
-    Sender,
-    System,
-    peer,
-)
+from bench.systems.contract import ATTEMPTS, DEAD, QUEUE, Client, Handler, System, peer
 
 _GROUP = "bench"
-_DEAD = "dead"
 _FIELD = b"body"
 
 #: The id of a stream's entry, and its fields.
@@ -41,9 +33,10 @@ def _finish(pipeline: Any, ids: Sequence[bytes]) -> None:
     pipeline.xdel(QUEUE, *ids)
 
 
-class _RedisSender(Sender):
-    def __init__(self, client: Any) -> None:
+class _RedisClient(Client[_Entry]):
+    def __init__(self, client: Any, consumer: str) -> None:
         self._client = client
+        self._consumer = consumer
 
     def send(self, body: bytes) -> None:
         self._client.xadd(QUEUE, {_FIELD: body})
@@ -53,15 +46,6 @@ class _RedisSender(Sender):
             for body in bodies:
                 pipeline.xadd(QUEUE, {_FIELD: body})
             pipeline.execute()
-
-    def close(self) -> None:
-        self._client.close()
-
-
-class _RedisReceiver(Receiver[_Entry]):
-    def __init__(self, client: Any, consumer: str) -> None:
-        self._client = client
-        self._consumer = consumer
 
     def receive(self, limit: int, wait: float) -> Sequence[_Entry]:
         return _read(self._client, self._consumer, limit, wait)
@@ -83,7 +67,7 @@ class RedisSystem(System[_Entry]):
 
     name = "redis"
     package = "redis"
-    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W6-paced", "W7", "wake-paced", "processes"})
+    workloads = frozenset({"W1", "W2", "W3", "W4", "W5", "W6", "W7", "wake", "processes"})
 
     @classmethod
     def missing(cls) -> str | None:
@@ -112,12 +96,9 @@ class RedisSystem(System[_Entry]):
         # a client of its own, which need not ask a pool for its connection at each command.
         return peer("redis").Redis(unix_socket_path=self._address, protocol=2, single_connection_client=True)
 
-    def sender(self) -> Sender:
-        return _RedisSender(self._client())
-
-    def receiver(self) -> Receiver[_Entry]:
+    def client(self, held: int = 1) -> Client[_Entry]:
         self._consumers += 1
-        return _RedisReceiver(self._client(), f"consumer-{self._consumers}")
+        return _RedisClient(self._client(), f"consumer-{os.getpid()}-{self._consumers}")
 
     def drill(self, handler: Handler, total: int, poison: int) -> None:
         client, consumer = self._client(), "drill"
@@ -140,12 +121,12 @@ class RedisSystem(System[_Entry]):
                     if seen.get(entry, 0) + 1 < ATTEMPTS:
                         continue
                     why = {b"reason": repr(error).encode(), b"stack": traceback.format_exc().encode()}
-                    pipeline.xadd(_DEAD, fields | why)
+                    pipeline.xadd(DEAD, fields | why)
                 done.append(entry)
             if done:
                 _finish(pipeline, done)
                 pipeline.execute()
 
     def set_aside(self) -> int:
-        count: int = self._client().xlen(_DEAD)
+        count: int = self._client().xlen(DEAD)
         return count

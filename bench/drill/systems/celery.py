@@ -6,10 +6,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from bench.drill.drills import HELD, RETRIES
 from bench.drill.systems.contract import Drilled
-from bench.drill.work import Message, Task
+from bench.drill.work import Message
 from bench.servers import RedisServer, redis_program
-from bench.systems.contract import peer
+from bench.systems.contract import chunks, peer
 
 _QUEUE = "celery"
 _RESULTS = "celery-task-meta-"
@@ -44,7 +45,7 @@ class CeleryDrilled(Drilled):
         why = super().missing()
         return "redis-server is not installed" if why is None and redis_program() is None else why
 
-    def _open(self) -> None:
+    def open(self) -> None:
         base = f"redis+socket://{self.address}"
         # Its results, if it keeps any, are in a database of their own, apart from the queue.
         self._app = peer("celery").Celery(
@@ -55,49 +56,37 @@ class CeleryDrilled(Drilled):
             self.options, worker_hijack_root_logger=False, broker_connection_retry_on_startup=True
         )
         if self.tuned:
-            self._app.conf.update(
-                worker_prefetch_multiplier=self.terms.held, task_time_limit=self.terms.deadline
-            )
-        options = {"name": "handle", "autoretry_for": (Exception,), "max_retries": self.terms.retries}
-        self._run: Task | None = None
+            self._app.conf.update(worker_prefetch_multiplier=HELD, task_time_limit=self.deadline)
+        options = {"name": "handle", "autoretry_for": (Exception,), "max_retries": RETRIES}
 
         # A function: it takes the `self` of a method for an argument of the task.
         def handle(number: int, kind: str, work: float) -> None:
-            assert self._run is not None
-            self._run(number, kind, work, self._task.request.retries + 1)
+            self.task(number, kind, work, self._task.request.retries + 1)
 
         self._task = self._app.task(**options, **self.retry_options)(handle)
 
-    def setup(self) -> str:
+    def serve(self) -> str:
         self._server = RedisServer(self.home)
-        self.address = self._server.address
-        self._open()
+        return self._server.address
+
+    def create(self) -> None:
         redis = peer("redis")
         self._queue = redis.Redis(unix_socket_path=self.address)
         self._results = redis.Redis(unix_socket_path=self.address, db=1)
-        return self.address
 
     def close(self) -> None:
-        self._app.close()
-        self._queue.close()
-        self._results.close()
         self._server.stop()
 
     def enqueue(self, messages: Sequence[Message]) -> None:
-        for number, kind, work, _ in messages:
+        for number, kind, work in messages:
             self._task.apply_async((number, kind.value, work), task_id=str(number))
 
-    def set_aside(self) -> Mapping[int, str]:
-        found = {}
+    def set_aside(self) -> frozenset[int]:
         keys = list(self._results.scan_iter(f"{_RESULTS}*", count=_READ))
-        for start in range(0, len(keys), _READ):
-            for text in self._results.mget(keys[start : start + _READ]):
-                result = json.loads(text) if text else {}
-                if result.get("status") == "FAILURE":
-                    error = result["result"]
-                    said = " ".join(str(part) for part in error["exc_message"])
-                    found[int(result["task_id"])] = f"{error['exc_type']}: {said}"
-        return found
+        found = (
+            json.loads(text) for chunk in chunks(keys, _READ) for text in self._results.mget(chunk) if text
+        )
+        return frozenset(int(result["task_id"]) for result in found if result["status"] == "FAILURE")
 
     def waiting(self) -> frozenset[int]:
         queued = self._queue.lrange(_QUEUE, 0, -1)
@@ -106,8 +95,6 @@ class CeleryDrilled(Drilled):
         return frozenset(int(json.loads(text)["headers"]["id"]) for text in (*queued, *held))
 
     def work(self) -> None:
-        self._open()
-        self._run = Task(self.home)
         self._app.worker_main(["worker", "--pool=prefork", "--concurrency=1", "--loglevel=CRITICAL"])
 
 

@@ -2,43 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.metadata
 import importlib.util
-import json
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from bench.drill.drills import HELD, RETRIES
-from bench.drill.work import Message
+from bench.drill.work import Message, Task
 
 QUEUE = "drill"
-_TERMS = "terms.json"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """What a drill asks of a system.
-
-    `retries` of a message whose task raises; `deadline` of a task in seconds, None for none; `held`: how
-    many messages one worker takes at a time, where the system lets it; `sessions`: what becomes of a
-    session with a poison message, None for a queue without sessions; `at_once`: of them.
-    """
-
-    deadline: float | None = None
-    retries: int = RETRIES
-    held: int = HELD
-    sessions: str | None = None
-    at_once: int = 1
 
 
 class Drilled(ABC):
     """A system under the drill: made once for each drill on a folder of its own, and once in each worker.
 
-    `address` is what `setup` returned: where the worker finds the server, if there is one.
+    `deadline`: seconds that a task may take, None for no limit. `address`: what `serve` returned.
     """
 
     name: ClassVar[str]
@@ -48,10 +27,12 @@ class Drilled(ABC):
     settings: ClassVar[str]
     #: Whether it counts hand-overs that ended with the worker.
     counts: ClassVar[bool] = False
+    #: What a worker does with each message.
+    task: Task
 
-    def __init__(self, home: Path, terms: Terms, address: str = "") -> None:
+    def __init__(self, home: Path, deadline: float | None, address: str = "") -> None:
         self.home = home
-        self.terms = terms
+        self.deadline = deadline
         self.address = address
 
     @classmethod
@@ -67,23 +48,27 @@ class Drilled(ABC):
         """Return the version that is drilled."""
         return importlib.metadata.version(cls.packages[0])
 
-    @abstractmethod
-    def setup(self) -> str:
-        """Make the queue, starting the server first if there is one, and return its address."""
+    def serve(self) -> str:
+        """Start the server, if there is one, and return its address."""
+        return ""
 
-    def close(self) -> None:  # noqa: B027 - some hold nothing
-        """End everything that `setup` started."""
+    def open(self) -> None:  # noqa: B027 - some open it as they make it, and as they work
+        """Open the queue, in the drill or in a worker."""
+
+    def create(self) -> None:  # noqa: B027 - some make it as they open it
+        """Make the queue."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End everything that was started and opened."""
 
     @abstractmethod
     def enqueue(self, messages: Sequence[Message]) -> None:
         """Send messages, durably if the system can."""
 
     @abstractmethod
-    def set_aside(self) -> Mapping[int, str]:
-        """Return number -> reason of the messages that are on record as failed for good.
-
-        The reason is empty if none is on record.
-        """
+    def set_aside(self) -> frozenset[int]:
+        """Return the numbers of the messages that are on record as failed for good."""
 
     @abstractmethod
     def waiting(self) -> frozenset[int]:
@@ -92,16 +77,3 @@ class Drilled(ABC):
     @abstractmethod
     def work(self) -> None:
         """Be the worker: run the task for each message, until killed."""
-
-
-def worker_command(system: Drilled) -> list[str]:
-    """Return the command that starts a worker of this system; what it needs is left in its folder."""
-    said = {"name": system.name, "address": system.address, "terms": dataclasses.asdict(system.terms)}
-    (system.home / _TERMS).write_text(json.dumps(said))
-    return [sys.executable, "-m", "bench.drill.worker", str(system.home)]
-
-
-def worker_terms(home: Path) -> tuple[str, Terms, str]:
-    """Return name, terms and address, as `worker_command` left them."""
-    said = json.loads((home / _TERMS).read_text())
-    return said["name"], Terms(**said["terms"]), said["address"]

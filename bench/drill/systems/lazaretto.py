@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
 import lazaretto
+from bench.drill.drills import HELD, RETRIES
 from bench.drill.systems.contract import QUEUE, Drilled
 from bench.drill.work import Message, Task
-from lazaretto import PoisonPolicy, PoisonSession, QueueOptions, ReceivedMessage
+from lazaretto import PoisonPolicy, QueueOptions, ReceivedMessage
 from lazaretto.host import Handler, HandlerContext, Isolation, ServiceHost
 
 _MANY = 100_000
@@ -29,58 +29,37 @@ class LazarettoDrilled(Drilled):
     counts = True
     isolation: ClassVar[str] = "inline"
 
-    def _open(self) -> None:
+    def open(self) -> None:
         self._broker = lazaretto.connect(self.home / "drill.db")
 
-    def setup(self) -> str:
-        self._open()
-        options = QueueOptions(policy=PoisonPolicy(receive_retry_count=self.terms.retries))
-        if self.terms.sessions is not None:
-            options = dataclasses.replace(
-                options, requires_session=True, on_poison_session=PoisonSession(self.terms.sessions)
-            )
-        self._broker.create_queue(QUEUE, options)
-        return ""
+    def create(self) -> None:
+        self._broker.create_queue(QUEUE, QueueOptions(policy=PoisonPolicy(receive_retry_count=RETRIES)))
 
     def close(self) -> None:
         self._broker.close()
 
     def enqueue(self, messages: Sequence[Message]) -> None:
-        sent = [
-            lazaretto.Message(
-                f"{m.kind.value} {m.work}".encode(),
-                message_id=str(m.number),
-                session_id=str(m.session) if m.session else None,
-            )
-            for m in messages
-        ]
-        self._broker.sender(QUEUE).send(sent)
+        self._broker.sender(QUEUE).send(
+            [
+                lazaretto.Message(f"{kind.value} {work}".encode(), message_id=str(number))
+                for number, kind, work in messages
+            ]
+        )
 
-    def set_aside(self) -> Mapping[int, str]:
-        found = {int(dead.message_id): dead.reason or "" for dead in self._broker.dead_letters(QUEUE)}
-        held = {session.session_id: session for session in self._broker.held_sessions(QUEUE)}
-        if held:
-            # They wait for a person, as the dead letters do.
-            found |= {
-                int(m.message_id): held[m.session_id].reason
-                for m in self._broker.peek(QUEUE, _MANY)
-                if m.session_id in held
-            }
-        return found
+    def set_aside(self) -> frozenset[int]:
+        return frozenset(int(dead.message_id) for dead in self._broker.dead_letters(QUEUE))
 
     def waiting(self) -> frozenset[int]:
         return frozenset(int(m.message_id) for m in self._broker.peek(QUEUE, _MANY))
 
     def work(self) -> None:
-        self._open()
-        handle = functools.partial(_handle, self.home)
         handler = Handler(
             QUEUE,
-            handle,
+            functools.partial(_handle, self.home),
             isolation=Isolation(self.isolation),
-            concurrency=self.terms.at_once,
-            batch_size=self.terms.held,
-            deadline=self.terms.deadline,
+            concurrency=1,
+            batch_size=HELD,
+            deadline=self.deadline,
             memory=_MEMORY,
         )
         ServiceHost(self._broker, handler).run()

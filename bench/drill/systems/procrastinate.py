@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from servers import postgres_programs
 
+from bench.drill.drills import HELD, RETRIES
 from bench.drill.systems.contract import QUEUE, Drilled
-from bench.drill.work import Message, Task
-from bench.postgres import PostgresServer
+from bench.drill.work import Message
+from bench.servers import PostgresServer
 from bench.systems.contract import peer
 
 _STALLED_SECONDS = 2.0
@@ -38,24 +38,24 @@ class ProcrastinateDrilled(Drilled):
         why = super().missing()
         return "PostgreSQL is not installed" if why is None and postgres_programs() is None else why
 
+    def serve(self) -> str:
+        self._server = PostgresServer(self.home)
+        return self._server.address
+
     def _app(self, connector: Any) -> Any:
         app = peer("procrastinate").App(connector=connector)
-        options = {"name": "handle", "queue": QUEUE, "retry": self.terms.retries, "pass_context": True}
+        options = {"name": "handle", "queue": QUEUE, "retry": RETRIES, "pass_context": True}
         self._task = app.task(**options)(self._handle)
         if self.rescue:
-            rescue = app.task(name="rescue", queue=QUEUE, queueing_lock="rescue", pass_context=True)(_rescue)
-            app.periodic(cron="* * * * * *")(rescue)
+            options = {"name": "rescue", "queue": QUEUE, "queueing_lock": "rescue", "pass_context": True}
+            app.periodic(cron="* * * * * *")(app.task(**options)(_rescue))
         return app
 
-    def setup(self) -> str:
-        self._server = PostgresServer(self.home)
-        self.address = self._server.address
-        library = peer("procrastinate")
-        self._sender = self._app(library.SyncPsycopgConnector(conninfo=self.address))
+    def create(self) -> None:
+        self._sender = self._app(peer("procrastinate").SyncPsycopgConnector(conninfo=self.address))
         self._sender.open()
         self._sender.schema_manager.apply_schema()
         self._connection = peer("psycopg").connect(self.address, autocommit=True)
-        return self.address
 
     def close(self) -> None:
         if hasattr(self, "_connection"):
@@ -64,35 +64,31 @@ class ProcrastinateDrilled(Drilled):
         self._server.stop()
 
     def enqueue(self, messages: Sequence[Message]) -> None:
-        jobs = [{"number": number, "kind": kind.value, "work": work} for number, kind, work, _ in messages]
+        jobs = [{"number": number, "kind": kind.value, "work": work} for number, kind, work in messages]
         self._task.batch_defer(*jobs)
 
     def _numbers(self, *statuses: str) -> frozenset[int]:
         rows = self._connection.execute(_NUMBERS, (list(statuses),))
         return frozenset(number for (number,) in rows)
 
-    def set_aside(self) -> Mapping[int, str]:
-        return dict.fromkeys(self._numbers("failed", "aborted", "cancelled"), "")
+    def set_aside(self) -> frozenset[int]:
+        return self._numbers("failed", "aborted", "cancelled")
 
     def waiting(self) -> frozenset[int]:
         return self._numbers("todo", "doing")
 
     def work(self) -> None:
-        logging.basicConfig(level=logging.CRITICAL)
-        self._run: Task | None = Task(self.home)
-        app = self._app(peer("procrastinate").PsycopgConnector(conninfo=self.address))
-        # The worker is the process: it opens the app itself.
-        options: dict[str, Any] = {"queues": [QUEUE], "concurrency": self.terms.held}
+        options: dict[str, Any] = {"queues": [QUEUE], "concurrency": HELD}
         if self.rescue:
             options |= {
                 "update_heartbeat_interval": _HEARTBEAT_SECONDS,
                 "stalled_worker_timeout": _STALLED_SECONDS,
             }
-        app.run_worker(**options)
+        # The worker opens it itself.
+        self._app(peer("procrastinate").PsycopgConnector(conninfo=self.address)).run_worker(**options)
 
     def _handle(self, context: Any, number: int, kind: str, work: float) -> None:
-        assert self._run is not None
-        self._run(number, kind, work, context.job.attempts + 1)
+        self.task(number, kind, work, context.job.attempts + 1)
 
 
 class ProcrastinateRescueDrilled(ProcrastinateDrilled):

@@ -1,4 +1,4 @@
-"""A client for measurements: the engine on a blocking socket."""
+"""A client of AMQP 1.0 for measurements: the engine on a blocking socket."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAYLOAD: Final = b"".join(
 )
 
 
-class Client:
+class AmqpClient:
     """One connection with one session. `sasl`: the mechanism, and what it says first.
 
     `slack`: messages that may come beyond the credit. RabbitMQ 3.10 counts those twice that are on their way
@@ -104,15 +104,6 @@ class Client:
     def _grant(self, link: Link, window: int) -> None:
         link.session.grant(link, window)
         link.credit += self._slack
-
-    def transfer(self, link: Link) -> None:
-        """Send one message, and wait for nothing."""
-        link.session.transfer(link, PAYLOAD, b"one")
-        self.tell()
-
-    def finish(self) -> None:
-        """Wait until the message is answered."""
-        self.until(DeliveriesUpdated)
 
     def tell(self) -> None:
         """Send what there is to send, and wait for nothing."""

@@ -37,8 +37,7 @@ from lazaretto.web.openapi import document
 from lazaretto.web.origin import RelativeRedirects, check_host
 from lazaretto.web.page_options import PageOptions, TriedHandlers
 from lazaretto.web.refusals import HttpError
-from lazaretto.web.request_times import RequestTimes
-from lazaretto.web.routes import ROUTES, Call, Route, answer_of, bounded
+from lazaretto.web.routes import ROUTES, Call, RequestTimes, Route, answer_of, bounded
 from lazaretto.web.viewed import seen_by
 
 Answer = Callable[[Request], Awaitable[Response]]

@@ -9,9 +9,9 @@ from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import FRESH, SCHEDULED, QueueRecord, RoutedMessage
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.history_tables import RateTables
 from lazaretto.store.sql.message_part import MessagePart
 from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.rate_tables import RateTables
 from lazaretto.store.sql.rows import INLINE_BODY, queue_record
 from lazaretto.store.sql.sequence_numbers import PartitionTables, SequenceNumbers
 

@@ -34,12 +34,11 @@ from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
 from lazaretto.store.sql.commit_context import CommitContext
 from lazaretto.store.sql.dialog_tables import DialogTables
-from lazaretto.store.sql.history_tables import HistoryTables, SampleTables
+from lazaretto.store.sql.history_tables import HistoryTables, RateTables, SampleTables
 from lazaretto.store.sql.listing_tables import ListingTables, OverviewTables
 from lazaretto.store.sql.message_id_tables import MessageIdTables
 from lazaretto.store.sql.message_reads import MessageReads
 from lazaretto.store.sql.queue_tables import QueueTables
-from lazaretto.store.sql.rate_tables import RateTables
 from lazaretto.store.sql.repair_tables import RepairTables
 from lazaretto.store.sql.rows import INLINE_BODY
 from lazaretto.store.sql.sequence_numbers import PartitionTables, SequenceNumbers

@@ -84,9 +84,12 @@ class DeadlyConnection:
     def send(self, sql: str, *values: Any) -> Any:
         return self._fuse.run(self._connection.send, sql, *values)
 
-    def commit_ahead(self, *, more: bool) -> Any:
+    def send_encoded(self, sql: str, *values: Any) -> Any:
+        return self._fuse.run(self._connection.send_encoded, sql, *values)
+
+    def commit_ahead(self) -> Any:
         def commit(_sql: str) -> Any:
-            sent = self._connection.commit_ahead(more=more)
+            sent = self._connection.commit_ahead()
             if sent is None:
                 # It commits where all is settled.
                 self._connection.settle()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import re
+import zlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import psycopg
@@ -22,8 +24,9 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
+from lazaretto.store.postgres.listener import LISTENING, channel
 
-_NAMES = ("send", "send_several", "take", "take_several", "complete")
+_NAMES = ("send", "send_several", "take", "take_several", "complete_one", "complete")
 
 
 def schema_in(url: str) -> str:
@@ -43,7 +46,7 @@ def calls(postgres: Server, url: str) -> Iterator[dict[str, int]]:
             (schema_in(url),),
         )
         for name, amount in rows:
-            counts[name.removeprefix("lazaretto_").removesuffix("_v1")] = amount
+            counts[name.removeprefix("lazaretto_").rstrip("12").removesuffix("_v")] = amount
 
 
 def counted(url: str) -> str:
@@ -69,7 +72,7 @@ def test_what_most_do_is_a_call_for_each_verb(postgres: Server, url: str) -> Non
     assert counts["send"] >= 5
     assert counts["send_several"] >= 5
     assert counts["take"] >= 20
-    assert counts["complete"] >= 20
+    assert counts["complete_one"] >= 20
 
 
 def test_messages_with_all_that_they_can_have(url: str, clock: ManualClock) -> None:
@@ -170,7 +173,7 @@ def test_without_functions_all_goes_on(postgres: Server, url: str, lacks: str) -
         if lacks == "right":
             operator.execute(f"REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} FROM PUBLIC".encode())
         elif lacks == "function":
-            operator.execute(f"ALTER FUNCTION {schema}.lazaretto_take_v1 RENAME TO gone".encode())
+            operator.execute(f"ALTER FUNCTION {schema}.lazaretto_take_v2 RENAME TO gone".encode())
         else:
             operator.execute(
                 f"UPDATE {schema}.lazaretto_meta SET value = '23' WHERE name = 'oldest'".encode()
@@ -187,3 +190,42 @@ def test_without_functions_all_goes_on(postgres: Server, url: str, lacks: str) -
                 assert broker.queue("work").counts.active == 0
         finally:
             operator.execute(f"DROP OWNED BY {role}; DROP ROLE {role}".encode())
+
+
+def test_a_sender_notifies_only_those_who_listen(postgres: Server, url: str) -> None:
+    schema = schema_in(url)
+    with lazaretto.connect(url) as broker, psycopg.connect(postgres.url, autocommit=True) as other:
+        broker.create_queue("work")
+        cycle(broker)
+        other.execute(f"LISTEN {channel(schema)}".encode())
+
+        def heard() -> int:
+            broker.sender("work").send(Message(b"x"))
+            broker.sender("work").send([Message(b"x"), Message(b"x")])
+            # Behind a round trip, all that was notified before is there.
+            other.execute("SELECT 1")
+            return len(list(other.notifies(timeout=0)))
+
+        assert heard() == 0
+        number = zlib.crc32(schema.encode()) - (1 << 31)
+        other.execute("SELECT pg_advisory_lock_shared(%s, %s::int)", (LISTENING, number))
+        assert heard() == 2
+
+
+def test_who_comes_to_listen_waits_for_a_sender_that_did_not_notify(postgres: Server, url: str) -> None:
+    number = zlib.crc32(schema_in(url).encode()) - (1 << 31)
+    with lazaretto.connect(url) as broker, psycopg.connect(postgres.url) as sender:
+        broker.create_queue("work")
+        cycle(broker)
+        sender.execute("SELECT pg_advisory_xact_lock(%s, %s::int)", (LISTENING, number))
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(broker.receiver("work").receive, max_wait=30)
+            while not sender.execute(
+                "SELECT FROM pg_locks WHERE locktype = 'advisory' AND classid::bigint = %s AND NOT granted",
+                (LISTENING,),
+            ).rowcount:
+                pass
+            sender.rollback()
+            with lazaretto.connect(url) as another:
+                another.sender("work").send(Message(b"news"))
+            assert [message.body for message in waiting.result()] == [b"news"]

@@ -32,7 +32,7 @@ def test_it_commits_where_it_is_settled(connection: PgConnection) -> None:
     connection.send_ahead(whole=True)
     add(connection, 1)
     add(connection, 2)
-    assert connection.commit_ahead(more=False) is None
+    assert connection.commit_ahead() is None
     connection.settle()
     assert kept(connection) == [1, 2]
     assert not connection.in_transaction
@@ -40,10 +40,10 @@ def test_it_commits_where_it_is_settled(connection: PgConnection) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_one_error_undoes_all(connection: PgConnection, ahead: bool) -> None:
-    connection.send_ahead(whole=True)
+    connection.send_ahead(whole=True, more=ahead)
     add(connection, 1)
     connection.send("SELECT 1 / 0")
-    done = connection.commit_ahead(more=ahead)
+    done = connection.commit_ahead()
     if ahead:
         connection.send("SELECT 'behind'")
     with pytest.raises(psycopg.errors.DivisionByZero):
@@ -55,10 +55,10 @@ def test_one_error_undoes_all(connection: PgConnection, ahead: bool) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True])
 def test_an_error_of_the_commit_itself(connection: PgConnection, ahead: bool) -> None:
-    connection.send_ahead(whole=True)
+    connection.send_ahead(whole=True, more=ahead)
     add(connection, 1)
     add(connection, 1)
-    done = connection.commit_ahead(more=ahead)
+    done = connection.commit_ahead()
     if ahead:
         connection.send("SELECT 'behind'")
     with pytest.raises(psycopg.errors.UniqueViolation):
@@ -69,9 +69,9 @@ def test_an_error_of_the_commit_itself(connection: PgConnection, ahead: bool) ->
 
 
 def test_what_is_committed_stays_if_what_follows_fails(connection: PgConnection) -> None:
-    connection.send_ahead(whole=True)
+    connection.send_ahead(whole=True, more=True)
     add(connection, 1)
-    done = connection.commit_ahead(more=True)
+    done = connection.commit_ahead()
     connection.send("SELECT 1 / 0")
     with pytest.raises(psycopg.errors.DivisionByZero):
         connection.settle()

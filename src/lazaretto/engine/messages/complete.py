@@ -43,6 +43,22 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
     return True
 
 
+def delete_plain(
+    tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage], keys: list[int]
+) -> bool:
+    """Do the same for messages of a plain queue that were taken for the first time; `keys`: theirs."""
+    if not tx.delete_held(queue, _keys_by_lock(messages)):
+        return False
+    bodies = [message.body_id for message in messages if message.body_id is not None]
+    if bodies:
+        tx.bodies.delete(bodies)
+    policy = queue.options.breaker
+    if policy is not None and policy.clients:
+        note_completed_by_client(tx, queue, keys)
+    tx.rates.count(queue.queue_id, COMPLETED, len(keys))
+    return True
+
+
 def count_messages(tx: Transaction, kind: int, messages: Sequence[ReceivedMessage]) -> None:
     """Count messages of one queue, unless they are of a subqueue."""
     if messages and in_main(key := messages[0].key):

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from lazaretto.engine.entities.queues import require_queue
-from lazaretto.engine.messages.complete import delete_completed, keep_samples
+from lazaretto.engine.messages.complete import delete_completed, delete_plain, keep_samples
 from lazaretto.engine.messages.sessions import require_session
 from lazaretto.engine.outcome.attempts import (
     end_attempt,
@@ -35,7 +35,7 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.keys import in_main, queues_of, sequence_of
+from lazaretto.model.keys import in_main, queue_of, queues_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.policy import Disposition, Final, Outcome, PoisonVerdict, Verdict
 from lazaretto.model.rates import COMPLETED
@@ -125,22 +125,35 @@ class Settle(Operation[list[tuple[int, Final]]]):
         return [operation.run(tx) for operation in operations]
 
     def plain(self) -> PlainRemoval | None:
-        messages = []
+        removal = self._removal()
+        # Examples are kept of some, and fewer the more there are.
+        return None if removal is None or choose([m.key for m in removal.messages]) else removal
+
+    def _removal(self) -> PlainRemoval | None:
+        """Return the messages if all are completed, of one queue, and were taken for the first time."""
+        messages: list[ReceivedMessage] = []
+        path: EntityPath | None = None
+        before: Lock | None = None
         for entry in self.entries:
             message = entry.message
             if entry.settlement is not COMPLETE or message.deliveries > 1 or message.suspect:
                 return None
+            lock = message.lock
+            # Messages received together share one object.
+            if lock is not before or lock is None:
+                if lock is None or lock.session_id is not None or lock.path.subqueue is not Subqueue.MAIN:
+                    return None
+                if path is not None and lock.path != path:
+                    return None
+                before, path = lock, lock.path
             messages.append(message)
-        if not messages or (lock := messages[0].lock) is None or lock.path.subqueue is not Subqueue.MAIN:
-            return None
-        for message in messages:
-            one = message.lock
-            if one is None or one.session_id is not None or one.path != lock.path:
-                return None
-        # Examples are kept of some, and fewer the more there are.
-        return None if choose([m.key for m in messages]) else PlainRemoval(lock.path, messages)
+        return None if path is None else PlainRemoval(path, messages)
 
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
+        removal = self._removal()
+        if removal is not None and (queue := require_queue(tx, removal.path)).plain:
+            _remove_plain(tx, queue, removal)
+            return []
         finals: list[tuple[int, Final]] = []
         watched: dict[int, set[Outcome]] = {}
         settled: list[tuple[QueueRecord, Sequence[Settled]]] = []
@@ -230,6 +243,16 @@ def _complete(
         keep_samples(tx, queue, keys)
     if not delete_completed(tx, queue, completed):
         raise lock_error(path, keys)
+
+
+def _remove_plain(tx: Transaction, queue: QueueRecord, removal: PlainRemoval) -> None:
+    keys = [message.key for message in removal.messages]
+    if not queue_of(min(keys)) == queue_of(max(keys)) == queue.queue_id:
+        # The queue was deleted, and a new one has its path.
+        raise lock_error(removal.path, keys)
+    keep_samples(tx, queue, keys)
+    if not delete_plain(tx, queue, removal.messages, keys):
+        raise lock_error(removal.path, keys)
 
 
 def _stand_alone(tx: Transaction, entries: Iterable[Settled]) -> bool:

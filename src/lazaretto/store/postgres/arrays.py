@@ -21,6 +21,11 @@ def numbers(values: Iterable[int | None]) -> Column:
     return Column(_HEAD.pack(1, 1, 20, len(parts), 1) + b"".join(parts))
 
 
+def number_list(values: Iterable[int]) -> bytes:
+    """Return numbers as an array's text."""
+    return b"{%b}" % b",".join([b"%d" % value for value in values])
+
+
 def blobs(values: Iterable[bytes | None]) -> Column:
     """Return a column of BYTEA."""
     parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from functools import partial
 
 import psycopg
 
@@ -100,23 +100,23 @@ class Commits:
         `tells`: other processes hear of it, because there may be something to receive. `flush`: the commit
         is not on disk, and is to be before this returns.
         """
-        move: tuple[str, Sequence[Any]] | None = None
+        move: Callable[[], Cursor] | None = None
         if connection.total_changes != begun_at:
             values = (self.channel,) if tells else ()
-            move = self.dialect.text("tell" if tells else "move_on"), values
+            move = partial(connection.execute, self.dialect.text("tell" if tells else "move_on"), values)
         moved = self.finish_with(connection, move, flush=flush)
         row = None if moved is None else moved.fetchone()
         return None if row is None else int(row[0])
 
     def finish_with(
-        self, connection: PgConnection, move: tuple[str, Sequence[Any]] | None, *, flush: bool
+        self, connection: PgConnection, move: Callable[[], Cursor] | None, *, flush: bool
     ) -> Cursor | None:
-        """Run the last statement of a commit that changes something, and commit."""
+        """Run what runs the last statement of a commit that changes something, and commit."""
         committed: Sent | None = None
         try:
-            moved = None if move is None else connection.execute(*move)
+            moved = None if move is None else move()
             if connection.sends_ahead:
-                committed = connection.commit_ahead(more=move is not None and flush)
+                committed = connection.commit_ahead()
                 if move is not None and flush:
                     connection.send(self.dialect.text("flush"))
                 connection.settle()

@@ -204,28 +204,31 @@ class PgConnection:
         """Whether statements are sent without waiting for earlier replies."""
         return self._pipeline.is_open
 
-    def send_ahead(self, *, whole: bool = False) -> None:
+    def send_ahead(self, *, whole: bool = False, more: bool = False) -> None:
         """Send statements without waiting. An error may show at any later statement, or at `settle`.
 
         After a failed statement, the server skips all others up to `settle`. `whole`: the statements are one
-        transaction, which needs no BEGIN and COMMIT: it ends at `settle`.
+        transaction, which needs no BEGIN and COMMIT: it ends at `settle`; but with `more`, others follow it.
         """
         self._pipeline.open()
-        self._whole = whole
+        self._whole = whole and not more
+        if whole and more:
+            self._pipeline.send_encoded("BEGIN", (), ())
 
     def send(self, sql: str, parameters: Sequence[Any] = ()) -> Sent:
         """Send a statement, but do not count it as a change."""
         return self._pipeline.send(sql, parameters)
 
-    def commit_ahead(self, *, more: bool) -> Sent | None:
-        """Send the COMMIT, if one is needed. The result arrives once it is done.
+    def send_encoded(self, sql: str, parameters: Sequence[bytes | None], formats: Sequence[int]) -> Sent:
+        """Do the same with parameters as `encode` returns them."""
+        return self._pipeline.send_encoded(sql, parameters, formats)
 
-        `more`: other statements follow it.
-        """
+    def commit_ahead(self) -> Sent | None:
+        """Send the COMMIT, if one is needed. The result arrives once it is done."""
         if not self._whole:
-            return self._pipeline.send("COMMIT")
+            return self._pipeline.send_encoded("COMMIT", (), ())
         self._whole = False
-        return self._pipeline.end() if more else None
+        return None
 
     def settle(self) -> None:
         """Wait for all replies. Raises the first error."""

@@ -6,9 +6,9 @@ does it.
 
 from __future__ import annotations
 
-import itertools
+import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,10 +18,10 @@ from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.keys import lower_bound, queue_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED, RECEIVED, SENT
-from lazaretto.store.postgres.arrays import blobs, numbers
+from lazaretto.store.postgres.arrays import blobs, number_list, numbers, text, texts
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
-from lazaretto.store.postgres.pipeline import Sent
+from lazaretto.store.postgres.pipeline import Sent, encode
 from lazaretto.store.postgres.pipelined_transaction import RANGED, PgTransaction
 from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.postgres.queue_locks import QueueLock
@@ -44,13 +44,24 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 _Read = Callable[[Sent], Answer | None]
+#: Parameters of a function as they are sent, behind those that all have, and which of them are binary.
+_Parameters = tuple[list[bytes | None], Sequence[int]]
+#: What all functions begin with: the two numbers of the store's lock, the queue, its mark, whether the commit
+#: waits for no disk, and the time.
+_COMMON = (0,) * 6
+_RELAXED = 4
+#: Which of the parameters are binary when a message is sent, when one is taken, and when one is removed.
+_SEND = (*_COMMON, 0, 0, 0, 0, 0, 0, 1, 1, 0, 1)
+_TAKE = (*_COMMON, 0, 0, 0, 0, 0, 0)
+_REMOVE = (*_COMMON, 0, 0, 0, 0, 0)
 
 
 class Call(msgspec.Struct, frozen=True, gc=False):
     """One verb for one queue. `read` answers its tickets; it returns None if the server did nothing."""
 
     query: str
-    values: Mapping[str, Any]
+    parameters: list[bytes | None]
+    formats: Sequence[int]
     tickets: Sequence[Ticket]
     read: _Read
 
@@ -84,6 +95,8 @@ class LeanCommits:
         self._tx = tx
         self.context = tx.context
         self._find_floors = floors
+        self._store = b"%d" % WRITING, b"%d" % commits.number
+        self._channel = commits.channel.encode()
         self._floors: dict[int, int] = {}
         #: Numbers up to which a queue's highest one need not be kept, because a higher one was there.
         self._passed: dict[int, int] = {}
@@ -103,8 +116,9 @@ class LeanCommits:
 
         `registered`: whether this process is registered in the store.
         """
-        self.context.memory.registered = registered
-        self.context.begin(self._commits.clock.now())
+        context = self.context
+        context.memory.registered = registered
+        context.begin(self._commits.clock.now())
         self._floors = self._find_floors()
         others: list[Ticket] = []
         together: dict[tuple[int, QueueLock], tuple[QueueRecord, list[Ticket], list[Any]]] = {}
@@ -116,21 +130,20 @@ class LeanCommits:
                 others.append(ticket)
                 continue
             ticket.error = ticket.later = None
-            _, tickets, operations = together.setdefault((queue.queue_id, lock), (queue, [], []))
-            tickets.append(ticket)
-            operations.append(plain)
+            place = queue.queue_id, lock
+            if place in together:
+                _, tickets, operations = together[place]
+                tickets.append(ticket)
+                operations.append(plain)
+            else:
+                together[place] = queue, [ticket], [plain]
         if not together:
             return None, others
-        calls: list[Call] = []
-        queues: set[int] = set()
-        ends = False
         # All commits take the locks of queues in this order.
-        for place in sorted(together):
-            queue_id, lock = place
-            calls.append(self._call(lock, *together[place]))
-            queues.add(queue_id)
-            ends = ends or lock is QueueLock.END
-        return Lean(calls, ends, queues), others
+        places = sorted(together) if len(together) > 1 else list(together)
+        calls = [_VERBS[place[1]](self, *together[place]) for place in places]
+        ends = any(lock is QueueLock.END for _, lock in places)
+        return Lean(calls, ends, {queue_id for queue_id, _ in places}), others
 
     def _queue_of(self, plain: Plain) -> QueueRecord | None:
         """Return the queue of an operation, if it does no more than keep messages."""
@@ -160,35 +173,41 @@ class LeanCommits:
                 return None
         return QueueLock.HELD
 
-    def _call(
-        self, lock: QueueLock, queue: QueueRecord, tickets: list[Ticket], operations: list[Any]
-    ) -> Call:
-        match lock:
-            case QueueLock.END:
-                query, values, read = self._send(queue, tickets, operations)
-            case QueueLock.HEAD:
-                query, values, read = self._take(queue, tickets, operations)
-            case QueueLock.HELD:
-                query, values, read = self._remove(queue, tickets, operations)
-        mark = self._settings.mark(queue.queue_id)
-        common = {"queue_id": queue.queue_id, "mark": mark, "now": self.context.now}
-        return Call(query, {**common, **values}, tickets, read)
+    def _begin(self, queue_id: int) -> list[bytes | None]:
+        """Return the parameters that all functions begin with."""
+        mark = self._settings.mark(queue_id)
+        return [*self._store, b"%d" % queue_id, b"%d" % mark, None, b"%d" % self.context.now]
 
     # -- the verbs ------------------------------------------------------------------------------
 
-    def _send(
-        self, queue: QueueRecord, tickets: Sequence[Ticket], sends: Sequence[PlainSend]
-    ) -> tuple[str, Mapping[str, Any], _Read]:
+    def _send(self, queue: QueueRecord, tickets: Sequence[Ticket], sends: Sequence[PlainSend]) -> Call:
         queue_id, context, tx, floors = queue.queue_id, self.context, self._tx, self._floors
         messages = sends[0].messages if len(sends) == 1 else [m for send in sends for m in send.messages]
         count = len(messages)
-        values, apart = tx.new_messages(queue, messages)
-        values |= {"floor": floors[queue_id], "channel": self._commits.channel}
+        rows, apart = tx.new_rows(queue, messages)
+        parameters = self._begin(queue_id)
+        parameters += (b"%d" % floors[queue_id], self._channel)
+        formats: Sequence[int] = _SEND
         if count == 1:
-            values["apart"] = next(iter(apart.values()), None)
+            ((state, due, expires, message_id, _, headers, body_id, body),) = rows
+            parameters += (
+                b"%d" % state,
+                None if due is None else b"%d" % due,
+                None if expires is None else b"%d" % expires,
+                text(message_id).encode(),
+                headers,
+                body,
+                None if body_id is None else b"%d" % body_id,
+                None if body_id is None else apart[body_id],
+            )
         else:
-            values |= {"amount": count, "first_due": context.first_due}
-            values |= {"apart_ids": numbers(apart), "apart": blobs(apart.values()) if apart else None}
+            state, due, expires, message_id, _, headers, body_id, body = zip(*rows, strict=True)
+            columns = [count, numbers(state), numbers(due), numbers(expires), texts(message_id)]
+            columns += [blobs(headers), blobs(body), numbers(body_id), numbers(apart)]
+            columns += [blobs(apart.values()) if apart else None, context.first_due]
+            more, kinds = encode(columns)
+            parameters += more
+            formats = [*_COMMON, 0, 0, *kinds]
 
         def read(sent: Sent) -> Answer | None:
             at, version, last = sent.numbers(3)
@@ -202,28 +221,26 @@ class LeanCommits:
                 ticket.answer = list(range(first, last + 1))
             return Answer(at, version)
 
-        return "call_send" if count == 1 else "call_send_several", values, read
+        query = "call_send" if count == 1 else "call_send_several"
+        return Call(query, parameters, formats, tickets, read)
 
-    def _take(
-        self, queue: QueueRecord, tickets: Sequence[Ticket], takes: Sequence[PlainTake]
-    ) -> tuple[str, Mapping[str, Any], _Read]:
+    def _take(self, queue: QueueRecord, tickets: Sequence[Ticket], takes: Sequence[PlainTake]) -> Call:
         queue_id, context, mark = queue.queue_id, self.context, self.context.mark
         until = context.now + round(queue.options.lock_duration * 1_000_000)
         context.note_lock(until)
         tokens = [self._tx.random_token() for _ in takes]
         start = context.first_fresh(queue_id) or lower_bound(queue_id)
         since, looks = mark.since(context.now), mark.looks(context.now)
-        values: dict[str, Any] = {
-            "start": start,
-            "until": until,
-            "holder": context.identity.holder,
-            "since": since,
-            "looks": looks,
-        }
-        if len(tokens) == 1:
-            query, values["token"] = "call_take", tokens[0]
-        else:
-            query, values["tokens"] = "call_take_several", context.ids(tokens)
+        one = len(tokens) == 1
+        parameters = self._begin(queue_id)
+        parameters += (
+            b"%d" % start,
+            b"%d" % until,
+            b"%d" % tokens[0] if one else number_list(tokens),
+            context.identity.holder.encode(),
+            b"%d" % since,
+            b"t" if looks else b"f",
+        )
 
         def read(sent: Sent) -> Answer | None:
             rows = sent.fetchall()
@@ -248,11 +265,11 @@ class LeanCommits:
             self._tx.rates.count(queue_id, RECEIVED, len(rows))
             return Answer(at, version)
 
-        return query, values, read
+        return Call("call_take" if one else "call_take_several", parameters, _TAKE, tickets, read)
 
     def _remove(
         self, queue: QueueRecord, tickets: Sequence[Ticket], removals: Sequence[PlainRemoval]
-    ) -> tuple[str, Mapping[str, Any], _Read]:
+    ) -> Call:
         queue_id, passed, identity = queue.queue_id, self._passed, self.context.identity
         keys: list[int] = []
         tokens: list[int] = []
@@ -264,13 +281,15 @@ class LeanCommits:
                 tokens.append(message.lock.token)
                 if message.body_id is not None:
                     apart.append(message.body_id)
-        values = {
-            "floor": max(self._floors.get(queue_id, 0), passed.get(queue_id, 0)),
-            "keys": keys,
-            "tokens": tokens,
-            "highest": sequence_of(max(keys)),
-            "apart": sorted(apart) or None,
-        }
+        one = len(keys) == 1
+        parameters = self._begin(queue_id)
+        parameters += (
+            b"%d" % max(self._floors.get(queue_id, 0), passed.get(queue_id, 0)),
+            b"%d" % keys[0] if one else number_list(keys),
+            b"%d" % tokens[0] if one else number_list(tokens),
+            b"%d" % sequence_of(keys[0] if one else max(keys)),
+            None if not apart else b"%d" % apart[0] if one else number_list(sorted(apart)),
+        )
 
         def read(sent: Sent) -> Answer | None:
             at, version, above = sent.numbers(3)
@@ -285,7 +304,8 @@ class LeanCommits:
                 ticket.answer = []
             return Answer(at, version)
 
-        return "call_complete", values, read
+        query = "call_complete" if one else "call_complete_several"
+        return Call(query, parameters, _REMOVE, tickets, read)
 
     # -- sending --------------------------------------------------------------------------------
 
@@ -296,15 +316,19 @@ class LeanCommits:
 
         Raises psycopg's errors.
         """
-        common = {"writing": WRITING, "store": self._commits.number, "relaxed": flush or not durable}
-        calls: list[tuple[str, Sequence[Any]]] = []
-        for call in lean.calls:
-            statement = self._commits.dialect.statements[call.query]
-            calls.append((statement.sql, statement.pick({**common, **call.values})))
-        last = calls.pop()
-        connection.send_ahead(whole=True)
-        sent: list[Any] = list(itertools.starmap(connection.send, calls))
-        sent.append(self._commits.finish_with(connection, last, flush=flush))
+        statements = self._commits.dialect.statements
+        relaxed = b"t" if flush or not durable else b"f"
+        connection.send_ahead(whole=True, more=flush)
+        sent: list[Any] = []
+        last = len(lean.calls) - 1
+        for place, call in enumerate(lean.calls):
+            call.parameters[_RELAXED] = relaxed
+            values = statements[call.query].sql, call.parameters, call.formats
+            if place < last:
+                sent.append(connection.send_encoded(*values))
+            else:
+                send = functools.partial(connection.send_encoded, *values)
+                sent.append(self._commits.finish_with(connection, send, flush=flush))
         others: list[Ticket] = []
         versions: list[int] = []
         now: int | None = None
@@ -325,3 +349,8 @@ class LeanCommits:
 
 
 _KEY_OF = operator.itemgetter(_KEY)
+_VERBS: dict[QueueLock, Callable[[LeanCommits, QueueRecord, list[Ticket], list[Any]], Call]] = {
+    QueueLock.END: LeanCommits._send,
+    QueueLock.HEAD: LeanCommits._take,
+    QueueLock.HELD: LeanCommits._remove,
+}

@@ -14,6 +14,10 @@ from lazaretto.store.postgres.polling import READ, HasFileno, new_poll
 _ASK_EVERY = 1.0
 #: How long it goes on to listen after nobody waits any more, in seconds.
 _LINGER = 1.0
+#: The lock that all hold together who listen to a store. Functions that send notify only if somebody does.
+LISTENING = 0x4C5A0004
+#: How long that lock is waited for at most, in milliseconds: a commit may hold it.
+_LONGEST_COMMIT = 1_000
 #: How long listening pauses after only this process's own commits were heard, in seconds.
 _OWN_PAUSE = 0.01
 
@@ -74,14 +78,18 @@ class Listener:
     """Listens for notifications of commits, and polls once in a while in case one was missed.
 
     It listens only while a caller waits: each listening process makes every commit more expensive.
+    `number`: the schema's half of its locks.
     """
 
-    def __init__(self, conninfo: str, schema: str, query: str, clock: ServerClock | None, bell: Bell) -> None:
+    def __init__(
+        self, conninfo: str, schema: str, number: int, query: str, clock: ServerClock | None, bell: Bell
+    ) -> None:
         self._clock = clock
         self._bell = bell
         self._only_own = False
         self._conninfo = conninfo
         self._schema = schema
+        self._lock = f"{LISTENING}, {number}"
         self._channel = channel(schema)
         self._query = query
         self._connection: PgConnection | None = None
@@ -122,11 +130,19 @@ class Listener:
             self._listens_until = now + _LINGER
         listens = now < self._listens_until
         if listens != self._listens:
-            connection.script(f'{"LISTEN" if listens else "UNLISTEN"} "{self._channel}"')
-            self._listens = listens
             if listens:
+                # A sender that takes the lock before does not notify: it has ended when this one is taken.
+                connection.script(
+                    f"BEGIN; SET LOCAL lock_timeout = {_LONGEST_COMMIT}; "
+                    f'SELECT pg_advisory_lock_shared({self._lock}); LISTEN "{self._channel}"; COMMIT'
+                )
                 # What was committed since somebody has looked was not heard.
                 self._asked_at = 0.0
+            else:
+                connection.script(
+                    f'UNLISTEN "{self._channel}"; SELECT pg_advisory_unlock_shared({self._lock})'
+                )
+            self._listens = listens
 
     def sleep(self, seconds: float) -> None:
         """Sleep until a notification arrives, the bell is rung, or the time is over."""

@@ -55,17 +55,44 @@ def _encoder_of(given: type) -> _Encoder:
     return encoder
 
 
+def encode(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
+    """Return parameters as they are sent, and which of them are binary (1) or text (0)."""
+    encoded: list[bytes | None] = []
+    formats: list[int] = []
+    for value in values:
+        # Each commit has dozens: those of the common types call nothing.
+        kind = type(value)
+        if kind is int:
+            encoded.append(b"%d" % value)
+            formats.append(0)
+        elif value is None or kind is bytes or kind is Column:
+            encoded.append(value)
+            formats.append(1)
+        elif kind is str:
+            encoded.append(text(value).encode())
+            formats.append(0)
+        elif kind is list:
+            encoded.append(_list(value) if value else b"{}")
+            formats.append(0)
+        elif kind is bool:
+            encoded.append(b"t" if value else b"f")
+            formats.append(0)
+        else:
+            encode_one, binary = _ENCODERS.get(kind) or _encoder_of(kind)
+            encoded.append(encode_one(value))
+            formats.append(binary)
+    return encoded, formats
+
+
 class Sent:
     """A statement that was sent. Reading its result waits for the reply."""
 
-    __slots__ = ("_pipeline", "_rows", "ends", "prepares", "result")
+    __slots__ = ("_pipeline", "_rows", "prepares", "result")
 
-    def __init__(self, pipeline: Pipeline, prepares: str | None = None, *, ends: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, prepares: str | None = None) -> None:
         self._pipeline = pipeline
         #: The query that it makes ready for others, if that is what it does.
         self.prepares = prepares
-        #: Whether it is no statement, but the end of a transaction that was not begun by one.
-        self.ends = ends
         self.result: pq.abc.PGresult | None = None
         self._rows: Iterator[tuple[Any, ...]] | None = None
 
@@ -139,32 +166,12 @@ class Pipeline:
 
         Raises the error of an earlier statement, if it is already known.
         """
+        return self.send_encoded(sql, *encode(parameters))
+
+    def send_encoded(self, sql: str, parameters: Sequence[bytes | None], formats: Sequence[int]) -> Sent:
+        """Send a statement with parameters as `encode` returns them."""
         if self._error is not None:
             raise self._error
-        encoded: list[bytes | None] = []
-        formats: list[int] = []
-        for value in parameters:
-            # Each commit has dozens: those of the common types call nothing.
-            kind = type(value)
-            if kind is int:
-                encoded.append(b"%d" % value)
-                formats.append(0)
-            elif value is None or kind is bytes or kind is Column:
-                encoded.append(value)
-                formats.append(1)
-            elif kind is str:
-                encoded.append(text(value).encode())
-                formats.append(0)
-            elif kind is list:
-                encoded.append(_list(value) if value else b"{}")
-                formats.append(0)
-            elif kind is bool:
-                encoded.append(b"t" if value else b"f")
-                formats.append(0)
-            else:
-                encode, binary = _ENCODERS.get(kind) or _encoder_of(kind)
-                encoded.append(encode(value))
-                formats.append(binary)
         try:
             name = self._names.get(sql)
             if name is None:
@@ -173,22 +180,8 @@ class Pipeline:
                 self._pg.send_prepare(name, sql.encode())
                 self._waiting.append(Sent(self, prepares=sql))
                 self._names[sql] = name
-            self._pg.send_query_prepared(name, encoded, param_formats=formats, result_format=1)
+            self._pg.send_query_prepared(name, parameters, formats, 1)
             sent = Sent(self)
-            self._waiting.append(sent)
-        except BaseException:
-            self._give_up()
-            raise
-        return sent
-
-    def end(self) -> Sent:
-        """End the statements so far as a transaction of their own. More statements can follow.
-
-        The result arrives once it is committed.
-        """
-        try:
-            self._pg.pipeline_sync()
-            sent = Sent(self, ends=True)
             self._waiting.append(sent)
         except BaseException:
             self._give_up()
@@ -208,8 +201,7 @@ class Pipeline:
             try:
                 self._pg.send_flush_request()
                 self._flush()
-                while sent.result is None and self._error is None:
-                    self._read()
+                self._read(sent)
             except BaseException:
                 self._give_up()
                 raise
@@ -225,8 +217,7 @@ class Pipeline:
         try:
             self._pg.pipeline_sync()
             self._flush()
-            while self._read() != _SYNC:
-                pass
+            self._read(None)
             self._pg.exit_pipeline_mode()
         except BaseException:
             self._give_up()
@@ -245,44 +236,39 @@ class Pipeline:
         while self._pg.flush():
             self._wait(READ | WRITE)
 
-    def _read(self) -> int | None:
-        """Assign the next reply to its statement; return its kind, or None at the end of a transaction."""
-        pg = self._pg
-        while True:
-            while pg.is_busy():
+    def _read(self, last: Sent | None) -> None:
+        """Assign replies to statements: up to that of `last` or an error before it; without it, all."""
+        pg, waiting = self._pg, self._waiting
+        is_busy, get_result = pg.is_busy, pg.get_result
+        while last is None or (last.result is None and self._error is None):
+            while is_busy():
                 self._wait(READ)
-            result = pg.get_result()
-            if result is not None:
-                break
-            # Behind the replies of each statement.
-            if pg.status == _BAD:
-                raise psycopg.OperationalError(pg.get_error_message())
-        status: int = result.status
-        if status == _SYNC:
-            if not self._waiting:
-                return status
-            ended = self._waiting.popleft()
-            if self._error is None:
-                ended.result = result
-            return None
-        if not self._waiting or self._waiting[0].ends:
-            # It belongs to no statement: the commit has failed, or the connection ends.
-            error = error_from_result(result)
-            if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
-                raise error
-            self._error = self._error or error
-            return status
-        sent = self._waiting.popleft()
-        if status in _FAILED:
-            if sent.prepares is not None:
-                self._names.pop(sent.prepares, None)
-            if self._error is None:
-                self._error = error_from_result(result)
-            if pg.status == _BAD:
-                raise self._error
-        else:
-            sent.result = result
-        return status
+            result = get_result()
+            if result is None:
+                # Behind the replies of each statement.
+                if pg.status == _BAD:
+                    raise psycopg.OperationalError(pg.get_error_message())
+                continue
+            status = result.status
+            if status == _SYNC:
+                return
+            if not waiting:
+                # It belongs to no statement: the commit has failed, or the connection ends.
+                error = error_from_result(result)
+                if result.error_field(pq.DiagnosticField.SEVERITY_NONLOCALIZED) == b"FATAL":
+                    raise error
+                self._error = self._error or error
+                continue
+            sent = waiting.popleft()
+            if status in _FAILED:
+                if sent.prepares is not None:
+                    self._names.pop(sent.prepares, None)
+                if self._error is None:
+                    self._error = error_from_result(result)
+                if pg.status == _BAD:
+                    raise self._error
+            else:
+                sent.result = result
 
     def _wait(self, events: int) -> None:
         self._poll.modify(self._pg.socket, events)

@@ -123,13 +123,10 @@ class PgTransaction(Transaction):
         self._keep_numbers(list(rows))
         super().save_rows(rows)
 
-    def new_messages(
+    def new_rows(
         self, queue: QueueRecord, messages: Sequence[NewMessage]
-    ) -> tuple[dict[str, Any], dict[int, bytes]]:
-        """Return what is written of new messages, and their bodies that stand apart, by id.
-
-        That is the values of one, or the columns of several.
-        """
+    ) -> tuple[list[tuple[Any, ...]], dict[int, bytes]]:
+        """Return what is written of new messages, and their bodies that stand apart, by id."""
         context, options = self.context, queue.options
         now, longest = context.now, queue.longest_life
         rows: list[tuple[Any, ...]] = []
@@ -141,10 +138,18 @@ class PgTransaction(Transaction):
             if len(message.body) > INLINE_BODY:
                 body_id, body = self.bodies.take_id(), None
                 apart[body_id] = message.body
-            context.note_due(due)
+            if due is not None:
+                context.note_due(due)
             message_id = message.message_id or self.new_message_id()
             session_id = message.session_id if options.requires_session else None
             rows.append((state, due, expires, message_id, session_id, message.headers, body_id, body))
+        return rows, apart
+
+    def new_messages(
+        self, queue: QueueRecord, messages: Sequence[NewMessage]
+    ) -> tuple[dict[str, Any], dict[int, bytes]]:
+        """Return the same by name: the values of one message, or the columns of several."""
+        rows, apart = self.new_rows(queue, messages)
         if len(rows) == 1:
             return dict(zip(_COLUMNS, rows[0], strict=True)), apart
         columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)

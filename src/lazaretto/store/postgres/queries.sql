@@ -707,21 +707,21 @@ SELECT 1 / (EXISTS (SELECT 1 FROM lazaretto_queues WHERE queue_id = :queue_id AN
 -- name: call_send
 -- One new message.
 -- Differs because only the server has functions.
-SELECT * FROM lazaretto_send_v1(
+SELECT * FROM lazaretto_send_v2(
     :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :channel, :state, :due, :expires, :message_id, :headers, :body,
     :body_id, :apart)
 
 -- name: call_send_several
 -- Several: their columns.
 -- Differs because only the server has functions.
-SELECT * FROM lazaretto_send_several_v1(
+SELECT * FROM lazaretto_send_several_v2(
     :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :channel, :amount, :state, :due, :expires, :message_id, :headers,
     :body, :body_id, :apart_ids, :apart, :first_due)
 
 -- name: call_take
 -- The next fresh message.
 -- Differs because only the server has functions.
-SELECT * FROM lazaretto_take_v1(:writing, :store, :queue_id, :mark, :relaxed, :now, :start, :until, :token, :holder, :since, :looks)
+SELECT * FROM lazaretto_take_v2(:writing, :store, :queue_id, :mark, :relaxed, :now, :start, :until, :token, :holder, :since, :looks)
 
 -- name: call_take_several
 -- The next ones, each under a token of its own.
@@ -730,7 +730,13 @@ SELECT * FROM lazaretto_take_several_v1(
     :writing, :store, :queue_id, :mark, :relaxed, :now, :start, :until, :tokens, :holder, :since, :looks)
 
 -- name: call_complete
--- Completed messages go, each held under its token.
+-- A completed message goes, held under its token.
+-- Differs because only the server has functions.
+SELECT * FROM lazaretto_complete_one_v2(
+    :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :key, :token, :number, :apart)
+
+-- name: call_complete_several
+-- Several go, each held under its token.
 -- Differs because only the server has functions.
 SELECT * FROM lazaretto_complete_v1(
     :writing, :store, :queue_id, :mark, :relaxed, :now, :floor, :keys, :tokens, :highest, :apart)

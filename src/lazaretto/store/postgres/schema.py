@@ -27,8 +27,8 @@ RANGE_LOCKS = 4
 #: The schema from which on every worker knows of claims that lock ranges.
 CLAIMED_RANGES = 17
 #: The schema from which on every worker keeps a queue's highest number when its message becomes a dead
-#: letter: functions that send rely on it.
-FUNCTIONS = 24
+#: letter, and holds a lock while it listens: functions that send rely on both.
+FUNCTIONS = 26
 #: What stands in a schema; functions and operators, too: the store's statements would call them.
 _CONTENTS = """
     SELECT named.name::text FROM pg_namespace n JOIN (

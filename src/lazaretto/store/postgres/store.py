@@ -195,7 +195,7 @@ class PostgresStore(WriterCommits):
     def version_reader(self) -> Iterator[Callable[[], tuple[int, int]]]:
         """Give a function for two numbers: one changes with other processes' commits, one with any."""
         query = self.dialect.text("select_now")
-        listener = Listener(self._conninfo, self.schema, query, self._server_clock, self._bell)
+        listener = Listener(self._conninfo, self.schema, self._number, query, self._server_clock, self._bell)
         seen, looked_at = 0, 0.0
         restraint = Restraint()
 

@@ -119,11 +119,12 @@ class WholeCommits:
         """
         commits = self._commits
         clock = commits.server_clock
-        connection.send_ahead(whole=not connection.in_transaction)
+        connection.send_ahead(whole=not connection.in_transaction, more=flush)
         due = None if clock is None else whole.first_due
         opened = commits.open(connection, whole.locks, relaxed=flush or not durable, due=due)
         whole.send(connection)
-        closed = commits.finish_with(connection, self._closing(whole), flush=flush)
+        close = functools.partial(connection.execute, *self._closing(whole))
+        closed = commits.finish_with(connection, close, flush=flush)
         assert isinstance(closed, Sent)
         commits.note_opened(opened)
         return closed.number(_VERSION)

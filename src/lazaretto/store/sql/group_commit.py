@@ -126,7 +126,30 @@ class GroupCommit:
         if self._holders:
             self._refuse_holder()
         ticket = Ticket(operation)
-        durable = self._always_durable or operation.durable
+        if self._callers < 2 and not (self._durable or self._quick or self._writing.locked()):
+            self._write_alone(ticket)
+        else:
+            self._write_with_others(ticket)
+        if ticket.error is not None:
+            raise ticket.error
+        return ticket.answer
+
+    def _write_alone(self, ticket: Ticket) -> None:
+        """Write for a caller that need not wait for others."""
+        try:
+            with self._writing:
+                if self.closed:
+                    _refuse(ticket)
+                else:
+                    self._commit_measured([ticket])
+        finally:
+            if self._durable or self._quick:
+                self._callers = 2
+                self._wake_next()
+
+    def _write_with_others(self, ticket: Ticket) -> None:
+        """Wait until a caller's operation is written, by another caller or by itself."""
+        durable = self._always_durable or ticket.operation.durable
         (self._durable if durable else self._quick).append(ticket)
         while not ticket.done:
             if self._writing.locked():
@@ -142,9 +165,6 @@ class GroupCommit:
                 finally:
                     if self._durable or self._quick:
                         self._wake_next()
-        if ticket.error is not None:
-            raise ticket.error
-        return ticket.answer
 
     def submit(self, ticket: Ticket, after: Callable[[], None]) -> None:
         """Submit an operation and return at once; its ticket is notified. `after` runs after each commit."""
@@ -290,15 +310,7 @@ class GroupCommit:
                         group.append(ticket)
                     line.popleft()
             if group:
-                of_process = measures.of_process
-                begin = 0.0 if of_process is None else time.perf_counter()
-                if current() is None:
-                    self._commit(group)
-                else:
-                    with undated():
-                        self._commit(group)
-                if of_process is not None:
-                    of_process.note_commit(begin, len(group))
+                self._commit_measured(group)
             committed = True
         except Exception as error:
             for ticket in group:
@@ -316,6 +328,18 @@ class GroupCommit:
                     _release(ticket.wake)
             if tells:
                 _tell(group)
+
+    def _commit_measured(self, group: list[Ticket]) -> None:
+        of_process = measures.of_process
+        begin = 0.0 if of_process is None else time.perf_counter()
+        # The deadline of a caller's read is none for what it writes for others.
+        if current() is None:
+            self._commit(group)
+        else:
+            with undated():
+                self._commit(group)
+        if of_process is not None:
+            of_process.note_commit(begin, len(group))
 
     def _gather(self, expected: int) -> None:
         """Wait until that many callers stand in the queue, or long enough."""

@@ -15,6 +15,7 @@ from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED
 from lazaretto.model.reservoir import LONGEST_BODY, choose, is_time_to_look, superfluous
 from lazaretto.store.records.messages import QueueRecord, SampleRecord
+from lazaretto.store.records.plain import PlainRemoval
 from lazaretto.store.sql.transaction import Transaction
 
 
@@ -43,19 +44,18 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
     return True
 
 
-def delete_plain(
-    tx: Transaction, queue: QueueRecord, messages: Sequence[ReceivedMessage], keys: list[int]
-) -> bool:
-    """Do the same for messages of a plain queue that were taken for the first time; `keys`: theirs."""
-    if not tx.delete_held(queue, _keys_by_lock(messages)):
+def delete_plain(tx: Transaction, queue: QueueRecord, removal: PlainRemoval) -> bool:
+    """Do the same for messages of a plain queue that were taken for the first time."""
+    messages = removal.messages
+    if not tx.delete_held(queue, removal.held):
         return False
     bodies = [message.body_id for message in messages if message.body_id is not None]
     if bodies:
         tx.bodies.delete(bodies)
     policy = queue.options.breaker
     if policy is not None and policy.clients:
-        note_completed_by_client(tx, queue, keys)
-    tx.rates.count(queue.queue_id, COMPLETED, len(keys))
+        note_completed_by_client(tx, queue, [message.key for message in messages])
+    tx.rates.count(queue.queue_id, COMPLETED, len(messages))
     return True
 
 

@@ -183,7 +183,10 @@ def check_send(tx: Transaction, path: EntityPath, messages: Sequence[NewMessage]
     limit, sessions = queue.options.max_message_size, queue.options.requires_session
     size = 0
     for message in messages:
-        size += check_size(message, limit)
+        own = len(message.body) + len(message.headers or b"")
+        if own > limit:
+            check_size(message, limit)
+        size += own
         if sessions and message.session_id is None:
             raise InvalidMessage(f"queue {queue.path!r} requires sessions: a message needs a session_id")
         if message.dead_letter_queue is not None:

@@ -132,6 +132,8 @@ class Settle(Operation[list[tuple[int, Final]]]):
     def _removal(self) -> PlainRemoval | None:
         """Return the messages if all are completed, of one queue, and were taken for the first time."""
         messages: list[ReceivedMessage] = []
+        keys: list[int] = []
+        held: dict[int, list[int]] = {}
         path: EntityPath | None = None
         before: Lock | None = None
         for entry in self.entries:
@@ -146,8 +148,10 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 if path is not None and lock.path != path:
                     return None
                 before, path = lock, lock.path
+                keys = held.setdefault(lock.token, [])
             messages.append(message)
-        return None if path is None else PlainRemoval(path, messages)
+            keys.append(message.key)
+        return None if path is None else PlainRemoval(path, messages, held)
 
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         removal = self._removal()
@@ -246,12 +250,12 @@ def _complete(
 
 
 def _remove_plain(tx: Transaction, queue: QueueRecord, removal: PlainRemoval) -> None:
-    keys = [message.key for message in removal.messages]
+    keys = [key for some in removal.held.values() for key in some]
     if not queue_of(min(keys)) == queue_of(max(keys)) == queue.queue_id:
         # The queue was deleted, and a new one has its path.
         raise lock_error(removal.path, keys)
     keep_samples(tx, queue, keys)
-    if not delete_plain(tx, queue, removal.messages, keys):
+    if not delete_plain(tx, queue, removal):
         raise lock_error(removal.path, keys)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -26,10 +26,14 @@ class PlainTake(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlainRemoval(msgspec.Struct, frozen=True, gc=False):
-    """Completed messages of a queue, taken for the first time. The answer is an empty list."""
+    """Completed messages of a queue, taken for the first time. The answer is an empty list.
+
+    `held`: their keys, by the tokens of their locks.
+    """
 
     path: EntityPath
     messages: Sequence[ReceivedMessage]
+    held: Mapping[int, list[int]]
 
 
 Plain = PlainSend | PlainTake | PlainRemoval

@@ -142,6 +142,7 @@ class Transaction(MessageReads):
         keys = list(range(key, key + count))
         now, sessions, longest = self.context.now, queue.options.requires_session, queue.longest_life
         values: list[Any] = []
+        plain: tuple[int, int | None, int | None] = FRESH, None, None
         for message in messages:
             body: bytes | None = message.body
             body_id: int | None = None
@@ -150,11 +151,13 @@ class Transaction(MessageReads):
             message_id = message.message_id
             if message_id is None:
                 message_id = self.new_message_id()
-            state, due, expires = message.standing(now, longest)
-            if force_fresh:
-                state, due = FRESH, expires
-            if due is not None:
-                self.context.note_due(due)
+            state, due, expires = plain
+            if not (message.time_to_live is longest is message.scheduled is None):
+                state, due, expires = message.standing(now, longest)
+                if force_fresh:
+                    state, due = FRESH, expires
+                if due is not None:
+                    self.context.note_due(due)
             session_id = message.session_id if sessions else None
             values += (
                 key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,

@@ -47,7 +47,7 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
 def delete_plain(tx: Transaction, queue: QueueRecord, removal: PlainRemoval) -> bool:
     """Do the same for messages of a plain queue that were taken for the first time."""
     messages = removal.messages
-    if not tx.delete_held(queue, removal.held):
+    if not tx.delete_held(queue, removal.by_lock):
         return False
     bodies = [message.body_id for message in messages if message.body_id is not None]
     if bodies:

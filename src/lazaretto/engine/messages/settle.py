@@ -133,7 +133,7 @@ class Settle(Operation[list[tuple[int, Final]]]):
         """Return the messages if all are completed, of one queue, and were taken for the first time."""
         messages: list[ReceivedMessage] = []
         keys: list[int] = []
-        held: dict[int, list[int]] = {}
+        by_lock: dict[int, list[int]] = {}
         path: EntityPath | None = None
         before: Lock | None = None
         for entry in self.entries:
@@ -148,10 +148,10 @@ class Settle(Operation[list[tuple[int, Final]]]):
                 if path is not None and lock.path != path:
                     return None
                 before, path = lock, lock.path
-                keys = held.setdefault(lock.token, [])
+                keys = by_lock.setdefault(lock.token, [])
             messages.append(message)
             keys.append(message.key)
-        return None if path is None else PlainRemoval(path, messages, held)
+        return None if path is None else PlainRemoval(path, messages, by_lock)
 
     def run(self, tx: Transaction) -> list[tuple[int, Final]]:
         removal = self._removal()
@@ -250,7 +250,7 @@ def _complete(
 
 
 def _remove_plain(tx: Transaction, queue: QueueRecord, removal: PlainRemoval) -> None:
-    keys = [key for some in removal.held.values() for key in some]
+    keys = [key for some in removal.by_lock.values() for key in some]
     if not queue_of(min(keys)) == queue_of(max(keys)) == queue.queue_id:
         # The queue was deleted, and a new one has its path.
         raise lock_error(removal.path, keys)

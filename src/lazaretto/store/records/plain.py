@@ -28,12 +28,12 @@ class PlainTake(msgspec.Struct, frozen=True, gc=False):
 class PlainRemoval(msgspec.Struct, frozen=True, gc=False):
     """Completed messages of a queue, taken for the first time. The answer is an empty list.
 
-    `held`: their keys, by the tokens of their locks.
+    `by_lock`: their keys, by the tokens of their locks.
     """
 
     path: EntityPath
     messages: Sequence[ReceivedMessage]
-    held: Mapping[int, list[int]]
+    by_lock: Mapping[int, list[int]]
 
 
 Plain = PlainSend | PlainTake | PlainRemoval

@@ -19,5 +19,10 @@ def described() -> Any:
     return json.loads(json.dumps(document(PREFIX)))
 
 
+def text() -> str:
+    """Return what the file holds."""
+    return json.dumps(described(), indent=1) + "\n"
+
+
 if __name__ == "__main__":
-    PATH.write_text(json.dumps(described(), indent=1) + "\n")
+    PATH.write_text(text())

@@ -25,12 +25,10 @@ from lazaretto.spark.arrow_schemas import arrow_schema
 from lazaretto.spark.bodies import BodyFormat
 from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
-from lazaretto.spark.connected import is_remote
 from lazaretto.spark.datasource import FORMAT, register
-from lazaretto.spark.executors import check_server, is_cluster
 from lazaretto.spark.new_letters import ROW_ORIGIN
 from lazaretto.spark.parquet_results import ParquetResults
-from lazaretto.spark.pipeline import begin_results, refuse_remote
+from lazaretto.spark.pipeline import begin_results, check_tasks, refuse_remote
 from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
 from lazaretto.spark.quarantine_sink import QuarantineSink, RowSinks, rows_consumer
 from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
@@ -96,10 +94,7 @@ def quarantine(
     spark = source.sparkSession
     said, of_stream = place_of(store, queue, consumer), plan.text(STREAM_OPTIONS)
     parsed = source_options.parse({**said, **of_stream, "body": parse or "", **plan.text(["body_schema"])})
-    master = spark.conf.get("spark.master")
-    refuse_remote(master, parsed.url())
-    if is_cluster(master):
-        raise InvalidOption(f"quarantine runs on one machine (local[…]), and Spark's master is {master!r}")
+    refuse_remote(spark.conf.get("spark.master"), parsed.url())
     made = plan.handler(queue, handler)
     if isinstance(made.options.validator, Mapping):
         raise InvalidOption("a schema as validator is for messages: give a function of a row, or parse")
@@ -112,10 +107,8 @@ def quarantine(
         task=plan.task(made, setup, parsed, sinks.letters, sinks.encoded), layout=layout, results=sinks.rows
     )
     carried = Carried(settings, "the handler or its options")
-    if is_remote(spark):
-        check_server(
-            spark, Carried({queue: settings.task}, "the handler or its options"), {queue: sinks.identity}
-        )
+    tried = Carried({queue: settings.task}, "the handler or its options")
+    check_tasks(spark, tried, {queue: sinks.identity})
     sink = QuarantineSink(parsed, sinks, layout, carried, checkpoint)
     register(spark)
     reader = spark.readStream.format(FORMAT).schema(from_arrow_schema(SHARDS))

@@ -45,7 +45,7 @@ from lazaretto.store.addresses import is_served, without_password
 #: What the query's progress tells of each micro-batch, besides its claim.
 METRICS = ("rows", "completed", "read_seconds", "handler_seconds", "results_seconds")
 _NO_CLUSTER = (
-    "over Spark Connect, process runs on a server of one machine (local[…]): on a cluster, use a session "
+    "over Spark Connect, pipelines run on a server of one machine (local[…]): on a cluster, use a session "
     "with spark.master, or spark-submit"
 )
 
@@ -129,15 +129,10 @@ def process(
         Carried(one.results, f"the place of results of {path!r}")
     carried = Carried(settings, "the handler or its options")
     session = streams[0].sparkSession
-    clustered = is_cluster(session.conf.get("spark.master"))
-    if is_remote(session):
-        if clustered:
-            raise NotAllowed(_NO_CLUSTER)
-        check_server(session, carried, identities)
-    elif clustered:
+    if not is_remote(session) and is_cluster(session.conf.get("spark.master")):
         for one in settings.values():
             refuse_speculation(one.results, session.sparkContext.getConf())
-        check_executors(session, carried, identities)
+    check_tasks(session, carried, identities)
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return run_task(carried.open(), batches)
@@ -233,6 +228,22 @@ def begin_results(sink: Sink, options: SparkOptions) -> None:
     if begin is not None:
         begin(ended)
     bring_up_to_date(sink, summaries)
+
+
+def check_tasks(
+    spark: SparkSession, carried: Carried[dict[str, TaskSettings]], identities: Mapping[str, int]
+) -> None:
+    """Have tasks of other machines try what a query needs. `identities`: as of `check_executors`.
+
+    Raises ExecutorNotReady, and NotAllowed over Spark Connect to a cluster.
+    """
+    clustered = is_cluster(spark.conf.get("spark.master"))
+    if is_remote(spark):
+        if clustered:
+            raise NotAllowed(_NO_CLUSTER)
+        check_server(spark, carried, identities)
+    elif clustered:
+        check_executors(spark, carried, identities)
 
 
 def refuse_remote(master: str | None, store: str) -> None:

@@ -24,6 +24,7 @@ from lazaretto import (
     QueueOptions,
     QueueStatus,
 )
+from lazaretto.store.postgres import listener
 from lazaretto.store.postgres.listener import LISTENING, channel
 
 _NAMES = ("send", "send_several", "take", "take_several", "complete_one", "complete")
@@ -212,7 +213,12 @@ def test_a_sender_notifies_only_those_who_listen(postgres: Server, url: str) -> 
         assert heard() == 2
 
 
-def test_who_comes_to_listen_waits_for_a_sender_that_did_not_notify(postgres: Server, url: str) -> None:
+@pytest.mark.parametrize("patience", [30_000, 1])
+def test_who_comes_to_listen_waits_for_a_sender_that_did_not_notify(
+    postgres: Server, url: str, monkeypatch: pytest.MonkeyPatch, patience: int
+) -> None:
+    """Also again and again, if the sender's commit lasts longer than the lock is waited for."""
+    monkeypatch.setattr(listener, "_LONGEST_COMMIT", patience)
     number = zlib.crc32(schema_in(url).encode()) - (1 << 31)
     with lazaretto.connect(url) as broker, psycopg.connect(postgres.url) as sender:
         broker.create_queue("work")

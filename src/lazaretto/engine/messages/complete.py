@@ -45,7 +45,10 @@ def delete_completed(tx: Transaction, queue: QueueRecord, messages: Sequence[Rec
 
 
 def delete_plain(tx: Transaction, queue: QueueRecord, removal: PlainRemoval) -> bool:
-    """Do the same for messages of a plain queue that were taken for the first time."""
+    """Do the same for messages of a plain queue that were taken for the first time.
+
+    Nobody suspects them, and no hook wants them: to ask that of each takes a tenth of its completion.
+    """
     messages = removal.messages
     if not tx.delete_held(queue, removal.by_lock):
         return False

@@ -21,11 +21,6 @@ def numbers(values: Iterable[int | None]) -> Column:
     return Column(_HEAD.pack(1, 1, 20, len(parts), 1) + b"".join(parts))
 
 
-def number_list(values: Iterable[int]) -> bytes:
-    """Return numbers as an array's text."""
-    return b"{%b}" % b",".join([b"%d" % value for value in values])
-
-
 def blobs(values: Iterable[bytes | None]) -> Column:
     """Return a column of BYTEA."""
     parts = [_NULL if value is None else _LENGTH.pack(len(value)) + value for value in values]
@@ -47,3 +42,12 @@ def texts(values: Iterable[str | None]) -> Column:
 def text(value: str) -> str:
     """Return a text that PostgreSQL accepts: without NUL characters."""
     return value.replace("\0", "\ufffd") if "\0" in value else value
+
+
+def array_text(values: Iterable[int | str]) -> bytes:
+    """Return numbers, or texts, as an array's text."""
+    return b"{%b}" % b",".join([_quoted(one) if isinstance(one, str) else b"%d" % one for one in values])
+
+
+def _quoted(value: str) -> bytes:
+    return b'"%b"' % text(value).encode().replace(b"\\", b"\\\\").replace(b'"', b'\\"')

@@ -111,7 +111,7 @@ class Commits:
     def finish_with(
         self, connection: PgConnection, move: Callable[[], Cursor] | None, *, flush: bool
     ) -> Cursor | None:
-        """Run what runs the last statement of a commit that changes something, and commit."""
+        """Commit. `move`: runs the last statement of a commit that changes something."""
         committed: Sent | None = None
         try:
             moved = None if move is None else move()

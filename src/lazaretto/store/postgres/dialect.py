@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from lazaretto.model.keys import QUEUE_BITS
-from lazaretto.store.sql.query_files import PARAMETER, First, Query, load_queries
+from lazaretto.store.sql.query_files import COMMON, PARAMETER, First, Query, load_queries
 from lazaretto.store.sql.statements import Dialect
 from lazaretto.store.sql.words import words
 
@@ -102,14 +102,7 @@ def queries_in(schema: str) -> dict[str, Query]:
     """Return all queries for a schema. Its name must have been checked."""
     queries = load_queries(
         ("lazaretto.store.postgres", "queries.sql"),
-        ("lazaretto.store.sql", "queries.sql"),
-        ("lazaretto.store.sql", "dialogs.sql"),
-        ("lazaretto.store.sql", "causes.sql"),
-        ("lazaretto.store.sql", "repairs.sql"),
-        ("lazaretto.store.sql", "listings.sql"),
-        ("lazaretto.store.sql", "overview.sql"),
-        ("lazaretto.store.sql", "rates.sql"),
-        ("lazaretto.store.sql", "access.sql"),
+        *COMMON,
         words=_WORDS,
     )
     queries["next_group"] = _next_group(queries)

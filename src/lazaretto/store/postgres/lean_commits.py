@@ -18,7 +18,7 @@ from lazaretto.model.clock import MICROSECONDS
 from lazaretto.model.keys import lower_bound, queue_of, sequence_of
 from lazaretto.model.messages import Lock, ReceivedMessage
 from lazaretto.model.rates import COMPLETED, RECEIVED, SENT
-from lazaretto.store.postgres.arrays import blobs, number_list, numbers, text, texts
+from lazaretto.store.postgres.arrays import array_text, blobs, numbers, text, texts
 from lazaretto.store.postgres.commits import WRITING, Commits
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.pipeline import Sent, encode
@@ -44,8 +44,6 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 _Read = Callable[[Sent], Answer | None]
-#: Parameters of a function as they are sent, behind those that all have, and which of them are binary.
-_Parameters = tuple[list[bytes | None], Sequence[int]]
 #: What all functions begin with: the two numbers of the store's lock, the queue, its mark, whether the commit
 #: waits for no disk, and the time.
 _COMMON = (0,) * 6
@@ -236,7 +234,7 @@ class LeanCommits:
         parameters += (
             b"%d" % start,
             b"%d" % until,
-            b"%d" % tokens[0] if one else number_list(tokens),
+            b"%d" % tokens[0] if one else array_text(tokens),
             context.identity.holder.encode(),
             b"%d" % since,
             b"t" if looks else b"f",
@@ -285,10 +283,10 @@ class LeanCommits:
         parameters = self._begin(queue_id)
         parameters += (
             b"%d" % max(self._floors.get(queue_id, 0), passed.get(queue_id, 0)),
-            b"%d" % keys[0] if one else number_list(keys),
-            b"%d" % tokens[0] if one else number_list(tokens),
+            b"%d" % keys[0] if one else array_text(keys),
+            b"%d" % tokens[0] if one else array_text(tokens),
             b"%d" % sequence_of(keys[0] if one else max(keys)),
-            None if not apart else b"%d" % apart[0] if one else number_list(sorted(apart)),
+            None if not apart else b"%d" % apart[0] if one else array_text(sorted(apart)),
         )
 
         def read(sent: Sent) -> Answer | None:

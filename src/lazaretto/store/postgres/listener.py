@@ -6,6 +6,8 @@ import socket
 import time
 from contextlib import suppress
 
+from psycopg import errors
+
 from lazaretto.model.clock import SystemClock
 from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.polling import READ, HasFileno, new_poll
@@ -132,10 +134,14 @@ class Listener:
         if listens != self._listens:
             if listens:
                 # A sender that takes the lock before does not notify: it has ended when this one is taken.
-                connection.script(
-                    f"BEGIN; SET LOCAL lock_timeout = {_LONGEST_COMMIT}; "
-                    f'SELECT pg_advisory_lock_shared({self._lock}); LISTEN "{self._channel}"; COMMIT'
-                )
+                try:
+                    connection.script(
+                        f"SET LOCAL lock_timeout = {_LONGEST_COMMIT}; "
+                        f'SELECT pg_advisory_lock_shared({self._lock}); LISTEN "{self._channel}"'
+                    )
+                except errors.LockNotAvailable:
+                    # Undone as a whole. Until it is had, what is not notified is asked for.
+                    return
                 # What was committed since somebody has looked was not heard.
                 self._asked_at = 0.0
             else:

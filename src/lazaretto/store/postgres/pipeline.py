@@ -12,7 +12,7 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.errors import error_from_result
 
-from lazaretto.store.postgres.arrays import Column, text
+from lazaretto.store.postgres.arrays import Column, array_text, text
 from lazaretto.store.postgres.polling import READ, WRITE, new_poll
 from lazaretto.store.postgres.watch import Watch
 
@@ -25,15 +25,6 @@ _GLANCE = 100
 
 def _number(value: int) -> bytes:
     return b"%d" % value
-
-
-def _list(values: list[Any]) -> bytes:
-    """Return numbers, or texts, as an array's text."""
-    return b"{%b}" % b",".join([_quoted(one) if type(one) is str else b"%d" % one for one in values])
-
-
-def _quoted(value: str) -> bytes:
-    return b'"%b"' % text(value).encode().replace(b"\\", b"\\\\").replace(b'"', b'\\"')
 
 
 _Encoder = tuple[Callable[[Any], bytes | None], int]
@@ -72,7 +63,7 @@ def encode(values: Sequence[Any]) -> tuple[list[bytes | None], list[int]]:
             encoded.append(text(value).encode())
             formats.append(0)
         elif kind is list:
-            encoded.append(_list(value) if value else b"{}")
+            encoded.append(array_text(value))
             formats.append(0)
         elif kind is bool:
             encoded.append(b"t" if value else b"f")

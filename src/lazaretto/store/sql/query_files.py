@@ -67,6 +67,13 @@ class Words(NamedTuple):
 _NO_WORDS = Words({}, {})
 
 
+#: The queries that both databases have.
+COMMON = tuple(
+    ("lazaretto.store.sql", f"{subject}.sql")
+    for subject in ("queries", "dialogs", "causes", "repairs", "listings", "overview", "rates", "access")
+)
+
+
 def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str, Query]:
     """Return each query of some files, given by their package and name, by the query's name.
 

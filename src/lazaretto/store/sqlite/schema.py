@@ -15,7 +15,7 @@ import msgspec
 
 from lazaretto.errors import StoreBusy, StoreForeign, StoreNotFound, StoreTooNew
 from lazaretto.store.sql.copy_store import COPYING, unfinished
-from lazaretto.store.sql.query_files import PARAMETER, Migration, load_migrations, load_queries
+from lazaretto.store.sql.query_files import COMMON, PARAMETER, Migration, load_migrations, load_queries
 from lazaretto.store.sql.statements import Dialect
 from lazaretto.store.sql.words import words
 from lazaretto.store.sqlite.connection import (
@@ -184,14 +184,7 @@ QUERIES = {
     name: query._replace(locks_first=None)
     for name, query in load_queries(
         ("lazaretto.store.sqlite", "queries.sql"),
-        ("lazaretto.store.sql", "queries.sql"),
-        ("lazaretto.store.sql", "dialogs.sql"),
-        ("lazaretto.store.sql", "causes.sql"),
-        ("lazaretto.store.sql", "repairs.sql"),
-        ("lazaretto.store.sql", "listings.sql"),
-        ("lazaretto.store.sql", "overview.sql"),
-        ("lazaretto.store.sql", "rates.sql"),
-        ("lazaretto.store.sql", "access.sql"),
+        *COMMON,
         words=_WORDS,
     ).items()
 }

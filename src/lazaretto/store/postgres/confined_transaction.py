@@ -10,13 +10,14 @@ from lazaretto.store.postgres.connection import PgConnection
 from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.postgres.pipelined_context import PgContext
 from lazaretto.store.postgres.pipelined_transaction import PgTransaction
-from lazaretto.store.postgres.plan import Unforeseen, nature_of
+from lazaretto.store.postgres.plan import Unforeseen
 from lazaretto.store.records.messages import NewEvent
 from lazaretto.store.sql.body_tables import BodyTables
 from lazaretto.store.sql.cause_tables import CauseTables
 from lazaretto.store.sql.claim_tables import ClaimTables
 from lazaretto.store.sql.commit_context import Identity
 from lazaretto.store.sql.history_tables import HistoryTables
+from lazaretto.store.sql.query_files import Confined
 from lazaretto.store.sql.queue_tables import QueueTables
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.sequence_numbers import SequenceNumbers
@@ -25,25 +26,6 @@ from lazaretto.store.sql.topic_tables import TopicTables
 
 #: Parameters that have keys of messages.
 _KEYS = ("key", "keys", "new_key", "first", "last")
-#: What changes rows that belong to a queue which is held, and does not name it: of claims, of what is staged,
-#: and bodies.
-_UNNAMED = frozenset(
-    (
-        "delete_claims", "delete_shards", "insert_staged", "delete_staged", "delete_claimed", "insert_outbox",
-        "delete_outbox", "save_writer", "count_down_uses", "delete_unused_bodies", "delete_uses",
-        "delete_bodies",
-    )
-)  # fmt: skip
-#: What changes how a queue is set: others go by that without holding it.
-_SETTINGS = frozenset(("update_queue", "mark_redacted", "delete_queue"))
-#: What inserts rows of messages whose keys were taken here, or that stand in queues that are held.
-_INSERTED = frozenset(
-    (
-        "insert_messages", "insert_full_messages", "insert_attempts", "update_rows", "insert_bodies",
-        "count_letters", "count_hours", "insert_samples", "insert_events", "insert_dead_letters",
-        "insert_message_ids",
-    )
-)  # fmt: skip
 
 
 class Unheld(Unforeseen):
@@ -82,16 +64,17 @@ class ConfinedContext(PgContext):
 
     def run(self, name: str, values: Mapping[str, Any] | Sequence[Any] = ()) -> Cursor:
         statement = self._statements[name]
-        if nature_of(statement.sql, tuple(statement.names)).written and name not in _UNNAMED:
+        query = statement.query
+        if query.written and query.confined is not Confined.WITHIN:
             named = statement.by_name(values)
             reached = _queues_of({each: named[each] for each in statement.names})
-            if not reached or name in _SETTINGS:
+            if not reached or query.confined is Confined.SETTINGS:
                 raise Unforeseen
             self.require(reached)
         return super().run(name, values)
 
     def insert(self, name: str, values: list[Any], count: int) -> None:
-        if name not in _INSERTED:
+        if self._row_statements[name].query.confined is not Confined.WITHIN:
             raise Unforeseen
         super().insert(name, values, count)
 

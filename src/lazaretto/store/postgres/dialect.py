@@ -28,7 +28,8 @@ _WORDS = words(
 )
 
 # What may follow a table's name where a table is meant; its columns need no schema before them.
-_MEANT = re.compile(r"\b(COPY|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
+_MEANT = re.compile(r"\b(COPY|DELETE FROM|FROM|INTO|UPDATE|JOIN)( lazaretto_\w+)")
+_WRITES = frozenset(("COPY", "DELETE FROM", "INTO", "UPDATE"))
 
 _SEQUENCE = re.compile(r"'(lazaretto_\w+)'::regclass")
 
@@ -49,9 +50,25 @@ def place(sql: str) -> tuple[str, Sequence[str]]:
 
 
 def within(schema: str, sql: str) -> str:
-    """Return a query whose tables are all qualified with a schema."""
-    sql = _MEANT.sub(lambda found: f'{found[1]} "{schema}".{found[2].strip()}', sql)
-    return _SEQUENCE.sub(lambda found: f"""'"{schema}".{found[1]}'::regclass""", sql)
+    """Return SQL whose tables are all qualified with a schema."""
+    return _qualified(schema, Query(sql)).sql
+
+
+def _qualified(schema: str, query: Query) -> Query:
+    """Return a query whose tables are all qualified with a schema, and noted."""
+    tables: set[str] = set()
+    written: set[str] = set()
+
+    def qualify(meant: re.Match[str]) -> str:
+        verb, table = meant[1], meant[2].strip()
+        tables.add(table)
+        if verb in _WRITES:
+            written.add(table)
+        return f'{verb} "{schema}".{table}'
+
+    sql = _MEANT.sub(qualify, query.sql)
+    sql = _SEQUENCE.sub(lambda named: f"""'"{schema}".{named[1]}'::regclass""", sql)
+    return query._replace(sql=sql, tables=frozenset(tables), written=frozenset(written))
 
 
 def _next_group(queries: dict[str, Query]) -> Query:
@@ -110,7 +127,7 @@ def queries_in(schema: str) -> dict[str, Query]:
     queries["lease_range"] = _lease_range(queries)
     for name in TAKING:
         queries |= _taking(queries, name)
-    return {name: query._replace(sql=within(schema, query.sql)) for name, query in queries.items()}
+    return {name: _qualified(schema, query) for name, query in queries.items()}
 
 
 @functools.cache

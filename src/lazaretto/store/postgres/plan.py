@@ -6,19 +6,14 @@ under its locks, and fails if an answer differs. Nothing was done then, and the 
 
 from __future__ import annotations
 
-import functools
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from lazaretto.model.keys import main_key
 from lazaretto.store.postgres.pipeline import Sent
+from lazaretto.store.sql.query_files import Query
+from lazaretto.store.sql.statements import Dialect
 
-#: A table of the store, and one that is written, as they stand in a query for a schema.
-_TABLE = re.compile(r'"\.(lazaretto_\w+)')
-_WRITTEN = re.compile(r'\b(?:INTO|UPDATE|DELETE FROM) "\w+"\.(lazaretto_\w+)')
-#: What does something that a second reading does not show.
-_ACTS = re.compile(r"\b(nextval|setval|pg_notify|pg_advisory\w*|set_config|pg_logical_emit_message)\(")
 #: Parameters that name messages, and those that reach others than the named ones.
 _KEYS = ("key", "keys", "new_key")
 _RANGES = frozenset(("first", "last", "start", "before", "queue_id"))
@@ -29,7 +24,7 @@ class Unforeseen(Exception):
 
 
 class Nature(NamedTuple):
-    """The tables and keys that a statement touches, according to its text."""
+    """The tables and keys that a statement touches."""
 
     tables: frozenset[str]
     written: frozenset[str]
@@ -38,22 +33,23 @@ class Nature(NamedTuple):
     queues: tuple[int, ...]
     #: Whether it touches rows of these messages only.
     keyed: bool
-    #: Whether it may be asked twice.
-    reads: bool
 
     @classmethod
-    def of(cls, sql: str, names: Sequence[str]) -> Nature:
-        """Return the nature of a statement; `names`: of its parameters."""
-        written = frozenset(_WRITTEN.findall(sql))
+    def of(cls, query: Query, names: Sequence[str]) -> Nature:
+        """Return the nature of a query; `names`: of its parameters."""
         keys = tuple(place for place, name in enumerate(names) if name in _KEYS)
         return cls(
-            tables=frozenset(_TABLE.findall(sql)),
-            written=written,
+            tables=query.tables,
+            written=query.written,
             keys=keys,
             queues=tuple(place for place, name in enumerate(names) if name == "queue_id"),
             keyed=bool(keys) and _RANGES.isdisjoint(names),
-            reads=not written and not _ACTS.search(sql),
         )
+
+    @property
+    def reads(self) -> bool:
+        """Whether it may be asked twice."""
+        return not self.written
 
 
 class Planned:
@@ -170,13 +166,14 @@ class _Writes:
 class Plan:
     """Takes statements in place of a connection.
 
-    `names`: those of a query's parameters, by its text; `ask` reads statements, all in one round trip.
+    `dialect`: knows what queries touch; `ask` reads statements, all in one round trip.
     """
 
     sends_ahead = True
 
-    def __init__(self, names: Mapping[str, Sequence[str]], ask: Callable[[Sequence[Planned]], None]) -> None:
-        self._names = names
+    def __init__(self, dialect: Dialect, ask: Callable[[Sequence[Planned]], None]) -> None:
+        self._dialect = dialect
+        self._natures: dict[str, Nature] = {}
         self._ask = ask
         self.statements: list[Planned] = []
         #: Whether some were read.
@@ -206,8 +203,14 @@ class Plan:
         return sum(not planned.nature.reads for planned in self.statements)
 
     def nature(self, sql: str) -> Nature:
-        """Return what a statement touches."""
-        return nature_of(sql, tuple(self._names.get(sql, ())))
+        """Return what a statement touches. Raises Unforeseen if it is none of the store's."""
+        nature = self._natures.get(sql)
+        if nature is None:
+            pair = self._dialect.query_of(sql)
+            if pair is None:
+                raise Unforeseen
+            nature = self._natures[sql] = Nature.of(*pair)
+        return nature
 
     def execute(self, sql: str, parameters: Sequence[Any] = (), /) -> Planned:
         """Add a statement to the plan."""
@@ -240,9 +243,6 @@ class Plan:
     def copy(self, *_: object) -> NoReturn:
         """Raise Unforeseen: COPY cannot be sent together with other statements."""
         raise Unforeseen
-
-
-nature_of = functools.lru_cache(maxsize=4096)(Nature.of)
 
 
 def reading(sql: str) -> str:

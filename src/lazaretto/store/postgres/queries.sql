@@ -30,6 +30,7 @@ WHERE NOT EXISTS (TABLE higher)
 -- name: delete_queue
 -- Free the path of a queue; its id is never used again.
 -- Differs because the server keeps the high water in a table of its own.
+-- confined: changes how a queue is set
 WITH high_water AS (
     DELETE FROM lazaretto_high_water
     WHERE queue_id = ANY(ARRAY(SELECT :queue_id::bigint + [first_lane n] FROM generate_series(0, 64) AS n))
@@ -386,6 +387,7 @@ WHERE cardinality(:queues::bigint[]) = 0 OR [queue_of last] = ANY(:queues)
 -- name: count_down_uses
 -- Messages that had a shared body are gone; an id stands for each of them.
 -- Differs because a join may be planned for a table that seems empty.
+-- confined: in queues that are held
 WITH gone AS (SELECT body_id, count(*) AS count FROM unnest(:body_ids::bigint[]) AS body_id GROUP BY body_id)
 UPDATE lazaretto_shared_bodies s SET uses = uses - (SELECT g.count FROM gone g WHERE g.body_id = s.body_id)
 WHERE s.body_id = ANY(ARRAY(SELECT g.body_id FROM gone g))

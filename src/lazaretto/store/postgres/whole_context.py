@@ -56,7 +56,7 @@ class WholeContext(PgContext):
         identity: Identity,
         mark: DueMark,
     ) -> None:
-        self.plan = Plan(dialect.names, self._ask)
+        self.plan = Plan(dialect, self._ask)
         super().__init__(self.plan, dialect, memory, identity, mark)
         self.settings = settings
         self._reader = connection

@@ -11,6 +11,7 @@ d.resolution IS NULL AND d.key > :first AND d.key <= :last AND d.subqueue = :sub
 
 -- name: count_letters
 -- Dead letters that came, by fingerprint. After a clock has jumped back, later ones may be the first by time.
+-- confined: in queues that are held
 INSERT INTO lazaretto_fingerprints AS f
     (place, fingerprint, family, version, reason, error_type, site, shape, waiting, total, first, last, since)
 VALUES [rows] (:place, :fingerprint, :family, :version, :reason, :error_type, :site, :shape, :waiting, :total, :first,
@@ -21,6 +22,7 @@ ON CONFLICT (place, fingerprint) DO UPDATE SET waiting = f.waiting + excluded.wa
 
 -- name: count_hours
 -- How many came in an hour.
+-- confined: in queues that are held
 INSERT INTO lazaretto_cause_hours AS h (place, fingerprint, hour, letters)
 VALUES [rows] (:place, :fingerprint, :hour, :letters)
 ON CONFLICT (place, hour, fingerprint) DO UPDATE SET letters = h.letters + excluded.letters

@@ -10,6 +10,9 @@
 -- `claims: written first`: the locks that claims have on ranges are written into the messages that the query names,
 -- by :key, by :keys, or as all behind :first up to :last, before it runs.
 -- `claims: not looked at`: the query looks at nobody's lock, or only at messages that no claim locks by a range.
+-- A commit that holds single queues runs what writes rows of the queues that a parameter names. `confined: in queues
+-- that are held`: the query names none, and its rows belong to these; without that, no rows are inserted then.
+-- `confined: changes how a queue is set`: others go by that without holding the queue, so the store's lock is taken.
 
 -- == parts of several queries ==
 
@@ -193,6 +196,7 @@ SELECT [queue_columns] FROM lazaretto_queues WHERE topic_id = :topic_id ORDER BY
 
 -- name: update_queue
 -- The options and status of a queue.
+-- confined: changes how a queue is set
 UPDATE lazaretto_queues
 SET options = :options, status = :status, halted_by = :halted_by,
     dead_letter_halted_by = :dead_letter_halted_by, breaker = :breaker, updated = :now,
@@ -201,6 +205,7 @@ WHERE queue_id = :queue_id
 
 -- name: mark_redacted
 -- Whether there are rules for fields of an entity's messages that people may not read.
+-- confined: changes how a queue is set
 UPDATE lazaretto_queues SET redacted = :redacted WHERE queue_id = :queue_id
 
 -- name: select_size
@@ -339,6 +344,7 @@ DELETE FROM lazaretto_message_ids WHERE queue_id = :queue_id
 -- New messages.
 -- locks: not looked at
 -- claims: not looked at
+-- confined: in queues that are held
 INSERT INTO lazaretto_messages
     (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
 VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body)
@@ -366,6 +372,7 @@ FROM lazaretto_messages WHERE key >= :first AND key <= :last
 
 -- name: insert_bodies
 -- Bodies too large to stand with their message, or of several messages.
+-- confined: in queues that are held
 INSERT INTO lazaretto_bodies (body_id, body) VALUES [rows] (:body_id, :body)
 
 -- name: add_uses
@@ -383,6 +390,7 @@ INSERT INTO lazaretto_messages ([past_columns], body_id, body) VALUES ([past_val
 -- Several messages with a past: dead letters that were edited, or are as they were again.
 -- locks: written first
 -- claims: not looked at
+-- confined: in queues that are held
 INSERT INTO lazaretto_messages ([past_columns], body_id, body)
 VALUES [rows] ([past_values], :body_id, :body)
 
@@ -553,15 +561,18 @@ DELETE FROM lazaretto_messages WHERE key [among keys]
 
 -- name: delete_bodies
 -- Remove the bodies of messages that are gone.
+-- confined: in queues that are held
 DELETE FROM lazaretto_bodies WHERE body_id [among body_ids]
 
 -- name: delete_unused_bodies
 -- Remove the bodies of messages that are gone, but those that others have too.
+-- confined: in queues that are held
 DELETE FROM lazaretto_bodies AS b WHERE body_id [among body_ids]
     AND coalesce((SELECT s.uses FROM lazaretto_shared_bodies s WHERE s.body_id = b.body_id), 0) < 1
 
 -- name: delete_uses
 -- Bodies that nobody has any more are not shared.
+-- confined: in queues that are held
 DELETE FROM lazaretto_shared_bodies WHERE body_id [among body_ids] AND uses < 1
 
 -- name: select_row
@@ -606,6 +617,7 @@ WHERE key = :key
 -- The new standing of several messages, their locks gone.
 -- locks: its own written first
 -- claims: not looked at
+-- confined: in queues that are held
 WITH new (key, new_key, [standing_columns]) AS (VALUES [rows]
     ([as_type key, bigint], [as_type new_key, bigint], [standing_values]))
 UPDATE lazaretto_messages AS m
@@ -666,6 +678,7 @@ ON CONFLICT (key) DO NOTHING
 
 -- name: insert_samples
 -- Keep messages in the form given as examples of good ones.
+-- confined: in queues that are held
 INSERT INTO lazaretto_samples (key, kept, message_id, enqueued, headers, body, worker)
 VALUES [rows] (:key, :kept, :message_id, :enqueued, :headers, :body, :worker)
 ON CONFLICT (key) DO NOTHING
@@ -1000,6 +1013,7 @@ ON CONFLICT (queue_id, message_id, partition_key) DO UPDATE SET forget_after = e
 
 -- name: insert_message_ids
 -- Remember message ids.
+-- confined: in queues that are held
 INSERT INTO lazaretto_message_ids
     (queue_id, message_id, partition_key, forget_after, sequence_number)
 VALUES [rows] (:queue_id, :message_id, :partition_key, :forget_after, :sequence_number)
@@ -1022,6 +1036,7 @@ DELETE FROM lazaretto_message_ids WHERE (queue_id, message_id, partition_key) IN
 
 -- name: insert_attempts
 -- Attempts that did not complete.
+-- confined: in queues that are held
 INSERT INTO lazaretto_attempts
     (key, number, started, ended, worker, outcome, error_type, error_message, stack, site)
 VALUES [rows] (:key, :number, :started, :ended, :worker, :outcome, :error_type, :error_message, :stack, :site)
@@ -1076,6 +1091,7 @@ DELETE FROM lazaretto_attempts WHERE key [among keys]
 
 -- name: insert_dead_letters
 -- Why messages were set aside.
+-- confined: in queues that are held
 INSERT INTO lazaretto_dead_letters
     (key, message_id, reason, description, error_type, error_message, dead_lettered, enqueued, generation,
      counters, resubmitted_from, subqueue, fingerprint)
@@ -1177,6 +1193,7 @@ DELETE FROM lazaretto_dead_letters WHERE key [among keys]
 
 -- name: insert_events
 -- What programs may follow.
+-- confined: in queues that are held
 INSERT INTO lazaretto_events (time, kind, queue, sequence_number, detail)
 VALUES [rows] (:time, :kind, :queue, :sequence_number, :detail)
 
@@ -1282,6 +1299,7 @@ WHERE queue_id = :queue_id AND consumer = :consumer AND state = 'open' AND lease
 
 -- name: delete_claims
 -- A consumer's claims up to a number, which have ended.
+-- confined: in queues that are held
 DELETE FROM lazaretto_claims
 WHERE queue_id = :queue_id AND consumer = :consumer AND number <= :last AND lease_until IS NULL AND state <> 'open'
 
@@ -1309,6 +1327,7 @@ ON CONFLICT (token) DO UPDATE SET claim_token = excluded.claim_token, first = ex
 
 -- name: delete_shards
 -- The shards of a claim that has ended.
+-- confined: in queues that are held
 DELETE FROM lazaretto_shards WHERE claim_token = :claim_token
 
 -- name: delete_consumers_staged
@@ -1361,6 +1380,7 @@ SELECT first, token, locked_at, locked_by FROM lazaretto_claimed_ranges WHERE la
 
 -- name: delete_claimed
 -- The ranges of a claim that has ended.
+-- confined: in queues that are held
 DELETE FROM lazaretto_claimed_ranges WHERE token >= :first_token AND token < :end_token
 
 -- name: write_claimed_of
@@ -1377,6 +1397,7 @@ WHERE m.key > :first AND m.key <= :last AND [is_claimed]
 
 -- name: insert_staged
 -- What a task has done.
+-- confined: in queues that are held
 INSERT INTO lazaretto_staged (claim_token, stage, outcomes) VALUES (:claim_token, :stage, :outcomes)
 
 -- name: select_staged
@@ -1385,6 +1406,7 @@ SELECT outcomes FROM lazaretto_staged WHERE claim_token = :claim_token AND stage
 
 -- name: delete_staged
 -- What tasks have done, of a claim that has ended.
+-- confined: in queues that are held
 DELETE FROM lazaretto_staged WHERE claim_token = :claim_token
 
 -- name: select_claimable_fresh
@@ -1461,6 +1483,7 @@ RETURNING session_id
 
 -- name: insert_outbox
 -- Messages that a task has prepared.
+-- confined: in queues that are held
 INSERT INTO lazaretto_outbox (stage, messages, staged) VALUES (:stage, :messages, :staged)
 
 -- name: select_outbox
@@ -1469,6 +1492,7 @@ SELECT messages FROM lazaretto_outbox WHERE stage = :stage ORDER BY [rowid]
 
 -- name: delete_outbox
 -- What a task has prepared and was sent, or will not be.
+-- confined: in queues that are held
 DELETE FROM lazaretto_outbox WHERE stage = :stage
 
 -- name: delete_old_outbox
@@ -1481,6 +1505,7 @@ SELECT batch FROM lazaretto_writers WHERE writer = :writer
 
 -- name: save_writer
 -- The last batch of a writer that was sent.
+-- confined: in queues that are held
 INSERT INTO lazaretto_writers (writer, batch, seen) VALUES (:writer, :batch, :seen)
 ON CONFLICT (writer) DO UPDATE SET batch = excluded.batch, seen = excluded.seen
 

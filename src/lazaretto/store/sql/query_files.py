@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import resources
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 _QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
-_SAID = {word: re.compile(rf"^-- {word}: (.*)$", re.MULTILINE) for word in ("locks", "claims")}
+_SAID = {word: re.compile(rf"^-- {word}: (.*)$", re.MULTILINE) for word in ("locks", "claims", "confined")}
 _MIGRATION = re.compile(r"(\d{4})_(?:(before|after)_)?\w+\.sql\Z")
 _WORD = re.compile(r"\[(\w+)(?: ([^\[\]]+))?\]")
 _CONSTANT = re.compile(r"\{([A-Z_]+)\}")
@@ -28,8 +30,19 @@ class First(enum.Enum):
     NONE = "not looked at"
 
 
-#: What a query may say of locks on ranges, and of those of claims.
-_SAYS = {"locks": tuple(First), "claims": (First.ALL, First.NONE)}
+class Confined(enum.Enum):
+    """What a query writes besides the rows of queues that it names."""
+
+    WITHIN = "in queues that are held"
+    SETTINGS = "changes how a queue is set"
+
+
+#: What a query may say of locks on ranges, of those of claims, and in a commit that holds single queues.
+_SAYS: Mapping[str, Sequence[First | Confined]] = {
+    "locks": tuple(First),
+    "claims": (First.ALL, First.NONE),
+    "confined": tuple(Confined),
+}
 
 
 class Migration(NamedTuple):
@@ -48,12 +61,17 @@ class Query(NamedTuple):
     """A named query, its parameters written `:name`.
 
     `locks_first`: which locks on ranges are written into the messages before it; `claims_first`: whether
-    those of claims are written into the messages that it names; None if it does not say.
+    those of claims are written into the messages that it names; None if it does not say. `confined`: what it
+    writes where it names no queue. `tables`: of the store, as far as they were qualified; `written`: those of
+    them that it writes.
     """
 
     sql: str
     locks_first: First | None = None
     claims_first: First | None = None
+    confined: Confined | None = None
+    tables: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
 
 
 class Words(NamedTuple):
@@ -110,21 +128,23 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
     return {
         name: Query(
             _CONSTANT.sub(constant, expand(sql)),
-            _says_of("locks", name, header),
-            _says_of("claims", name, header),
+            _said(First, "locks", name, header),
+            _said(First, "claims", name, header),
+            _said(Confined, "confined", name, header),
         )
         for name, (header, sql) in queries["name"].items()
     }
 
 
-def _says_of(what: str, name: str, header: str) -> First | None:
+def _said(kind: type[T], what: str, name: str, header: str) -> T | None:
+    """Return what a query's header says of something."""
     said = _SAID[what].search(header)
     if said is None:
         return None
-    for first in _SAYS[what]:
-        if first.value == said[1]:
-            return first
-    expected = ", ".join(first.value for first in _SAYS[what])
+    for one in _SAYS[what]:
+        if one.value == said[1] and isinstance(one, kind):
+            return one
+    expected = ", ".join(one.value for one in _SAYS[what])
     raise ValueError(f"query {name!r} says {said[1]!r} of {what}; expected one of {expected}")
 
 

@@ -24,9 +24,10 @@ Place = Callable[[str], tuple[str, Sequence[str]]]
 class Statement:
     """A query as a database takes it: its parameters are values in order."""
 
-    __slots__ = ("_names", "claims_first", "locks_first", "names", "pick", "sql")
+    __slots__ = ("_names", "claims_first", "locks_first", "names", "pick", "query", "sql")
 
     def __init__(self, query: Query, place: Place) -> None:
+        self.query = query
         self.sql, names = place(query.sql)
         #: Of its parameters, in their order.
         self.names = names
@@ -56,9 +57,18 @@ class RowStatement:
     """A query that takes rows, for any number of them."""
 
     def __init__(self, query: Query, place: Place) -> None:
-        #: Returns its text for a number of rows.
-        self.text = functools.cache(lambda count: place(with_rows(query.sql, count))[0])
+        self.query = query
+        #: Its texts by their numbers of rows, as far as they were needed.
+        self.texts: dict[int, str] = {}
+        self._place = place
         self.locks_first = _some(query.locks_first)
+
+    def text(self, count: int) -> str:
+        """Return its text for a number of rows."""
+        text = self.texts.get(count)
+        if text is None:
+            text = self.texts[count] = self._place(with_rows(self.query.sql, count))[0]
+        return text
 
     def run(self, execute: Callable[..., object], values: list[Any], count: int) -> None:
         """Run it for `count` rows; `values` holds all their values, row by row."""
@@ -92,9 +102,16 @@ class Dialect:
         )
 
     @functools.cached_property
-    def names(self) -> Mapping[str, Sequence[str]]:
-        """The names of a query's parameters, by its text."""
-        return {statement.sql: statement.names for statement in self.statements.values()}
+    def _by_text(self) -> Mapping[str, Statement]:
+        return {statement.sql: statement for statement in self.statements.values()}
+
+    def query_of(self, sql: str) -> tuple[Query, Sequence[str]] | None:
+        """Return the query of a text, and the names of its parameters; rows have none."""
+        statement = self._by_text.get(sql)
+        if statement is not None:
+            return statement.query, statement.names
+        rows = (each.query for each in self.row_statements.values() if sql in each.texts.values())
+        return next(((query, ()) for query in rows), None)
 
     def text(self, name: str) -> str:
         """Return the text of a query that takes no rows."""

@@ -47,6 +47,15 @@ class Server:
         self.process.wait(120)
         self.process = self.run()
 
+    def revive(self) -> int:
+        """Start the server again if it has ended; return its process once it takes connections."""
+        assert self.process is not None
+        assert self.run is not None
+        if self.process.poll() is not None:
+            self.process = self.run()
+            wait_for(self.url)
+        return self.process.pid
+
     def stop(self) -> None:
         """End the server, if it was started here."""
         if self.process is not None:

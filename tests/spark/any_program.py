@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 # What runs this as a program has it beside it.
-from program import place  # type: ignore[import-not-found]
+from program import on_cluster, place  # type: ignore[import-not-found]
 from pyspark.sql import SparkSession, functions
 
 from lazaretto.spark import quarantine, spark_session
@@ -33,22 +33,24 @@ def source_of(spark: Any, name: str) -> Any:
 def main() -> None:
     """Quarantine rows: store, source, settings of Spark as NAME=VALUE.
 
-    LAZARETTO_BASE: what stands beside. LAZARETTO_RESULTS: "database", or "sessions", as a folder; or
-    "connect", as a folder too, on the server of Spark Connect that LAZARETTO_MASTER names.
+    LAZARETTO_BASE: what stands beside. LAZARETTO_MASTER: a cluster's. LAZARETTO_RESULTS: "database", or the
+    URL of one; or "sessions", as a folder; or "connect", as a folder too, on the server of Spark Connect that
+    LAZARETTO_MASTER names.
     """
     store, source, *settings = sys.argv[1:]
     base = os.environ["LAZARETTO_BASE"]
     more = dict(one.split("=", 1) for one in settings)
-    kind = os.environ["LAZARETTO_RESULTS"]
+    kind, master = os.environ["LAZARETTO_RESULTS"], os.environ["LAZARETTO_MASTER"]
     spark: Any
     if kind == "connect":
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
-        spark = SparkSession.builder.remote(os.environ["LAZARETTO_MASTER"]).getOrCreate()
+        spark = SparkSession.builder.remote(master).getOrCreate()
         # A server that was killed is started again once this has ended: else each call waits ten minutes.
         spark.client.set_retry_policies([DefaultPolicy(max_retries=5)])
     else:
-        spark = spark_session({"spark.driver.memory": "600m", **more})
+        where = on_cluster(master) if master else {}
+        spark = spark_session({"spark.driver.memory": "600m", **where, **more})
         spark.sparkContext.setLogLevel("OFF")
         folder = Path(os.environ["LAZARETTO_FAULTS"])
         (folder / "jvm.pid").write_text(str(spark._jvm.java.lang.ProcessHandle.current().pid()))
@@ -61,7 +63,7 @@ def main() -> None:
         in_order = {"session": "customer"}
     query: Any = quarantine(
         rows, act, store=store, queue="work", checkpoint=f"{base}-checkpoint", body="value",
-        results=place(kind, base), schema="n bigint", deadline=120, breaker=None, **in_order,
+        results=place(kind, base), schema="n bigint", deadline=120, breaker=None, max_rows=2, **in_order,
     )  # fmt: skip
     query.awaitTermination()
     spark.stop()

@@ -21,6 +21,11 @@ IMPATIENT = "Python worker failed to connect back"
 HOME = Path(pyspark.__file__).parent
 #: Seconds for a process to start, and to end, on a busy machine.
 START, END = 300, 60
+#: A task that takes longer than another is tried a second time at once.
+SPECULATION = {
+    "spark.speculation": "true", "spark.speculation.minTaskRuntime": "1ms",
+    "spark.speculation.quantile": "0.1", "spark.executor.cores": "1",
+}  # fmt: skip
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 

@@ -41,7 +41,7 @@ def act(message: Any, context: Any) -> Any:
 
 
 def place(kind: str, store: str) -> Any:
-    """Return where results go: a folder, or a table of a kind."""
+    """Return where results go: a folder, a table of a kind, or the table `results` at a server's URL."""
     import functools
     import sqlite3
 
@@ -54,6 +54,10 @@ def place(kind: str, store: str) -> Any:
             return IcebergResults("shop.orders", "tests", **catalog_of(store))
         case "database":
             return DatabaseResults(functools.partial(sqlite3.connect, f"{store}-results.db", 60), "results")
+        case address if address.startswith("postgresql:"):
+            import psycopg
+
+            return DatabaseResults(functools.partial(psycopg.connect, address), "results", "pyformat")
         case _:
             return f"{store}-results"
 

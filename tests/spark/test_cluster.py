@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ import pytest
 import zoo
 from zoo import BAD_ZOO
 
-from lazaretto import Broker, DeadLetter, Message
+from lazaretto import Broker, Message
 
-from .cluster import VERSION, cluster, ended, submitting
+from .cluster import SPECULATION, VERSION, cluster, ended, submitting
 
 PASSWORD = "tongue-twister-8"
 PIPELINE = """\
@@ -79,27 +78,10 @@ def start(spark):
         schema="n bigint", name="zoo", deadline=4.0, memory=200_000_000, breaker=None,
     )
 """
-#: Rows of files, of which some are tried again once `mended` stands beside the driver's number.
-ROWS = """\
-import os
-import pathlib
-
-from lazaretto.spark import quarantine
-from shop_handlers import book_row
-
-def start(spark):
-    pathlib.Path(os.environ["DRIVER"]).write_text(str(os.getpid()))
-    lines = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).text("lines")
-    return quarantine(
-        lines, book_row, store="env:SHOP", queue="work", checkpoint="check", results="results", body="value",
-        schema="n bigint", name="booking", breaker=None, trigger={"availableNow": True},
-    )
-"""
 HANDLERS = """\
 import os
 import pathlib
 import signal
-import types
 
 AGAIN = 10_000
 
@@ -122,11 +104,6 @@ def book(message):
         os.kill(target(marker.name), signal.SIGKILL)
     return {"n": int(message.body)}
 
-def book_row(row):
-    if row.value == "7777" and not pathlib.Path(os.environ["DRIVER"]).with_name("mended").exists():
-        raise ValueError("not yet")
-    return book(types.SimpleNamespace(body=row.value.encode()))
-
 def target(what):
     if what == "driver":
         return int(pathlib.Path(os.environ["DRIVER"]).read_text())
@@ -140,12 +117,6 @@ def above(what):
 """
 #: What the handler returns of a message that an earlier attempt was frozen with.
 AGAIN = 10_000
-#: A task that takes longer than another is tried a second time at once.
-SPECULATION = {
-    "spark.speculation": "true", "spark.speculation.minTaskRuntime": "1ms",
-    "spark.speculation.quantile": "0.1", "spark.executor.cores": "1",
-}  # fmt: skip
-
 SOAK = "LAZARETTO_SOAK" in os.environ
 #: What is killed, one after the other. After the driver another session has to begin.
 KILLED = ("worker", "executor", "driver") if SOAK else ("worker", "executor")
@@ -280,34 +251,6 @@ def test_whatever_is_killed_each_message_is_settled_once(broker: Broker, url: st
     assert broker.queue("work").counts.total == 0
 
 
-def test_whatever_is_killed_each_row_of_files_ends_once(broker: Broker, url: str, tmp_path: Path) -> None:
-    killers = [tmp_path / "killed" / name for name in KILLED]
-    killers[0].parent.mkdir()
-    lines = [str(n) for n in range(100 * len(killers))]
-    for number, marker in enumerate(killers):
-        lines[100 * number + 40] = str(marker)
-    lines[55:58] = ["bad", "7777", "bad"]
-    job = Submitted(tmp_path, url, pipeline=ROWS)
-    (tmp_path / "lines").mkdir()
-    for number in range(len(killers)):
-        (tmp_path / "lines" / f"{number}").write_text("\n".join(lines[100 * number : 100 * number + 100]))
-    with cluster(tmp_path, workers=2 if SOAK else 1, cores=1) as master:
-        handlers = str(tmp_path / "driver" / "shop_handlers.py")
-        words = ["--env", "SHOP", "--env", "DRIVER", "--py-files", handlers]
-        job.run_to_end(master, *words)
-        letters = list(broker.dead_letters("work"))
-        assert _bodies(letters) == [b"7777", b"bad", b"bad"]
-        (tmp_path / "mended").touch()
-        for letter in letters:
-            broker.resubmit("work", letter.sequence_number)
-        job.run_to_end(master, *words, times=1)
-    assert all(marker.exists() for marker in killers)
-    assert job.results() == sorted(int(line) for line in lines if line.isdigit())
-    assert _bodies(broker.dead_letters("work")) == [b"bad", b"bad"]
-    assert broker.queue("work").counts.total == 2
-    assert broker.check() == []
-
-
 @of_soak
 def test_an_executor_frozen_until_its_work_was_done_elsewhere(
     broker: Broker, url: str, tmp_path: Path
@@ -390,10 +333,6 @@ def test_a_zoo_on_a_cluster_fails_no_task(broker: Broker, url: str, tmp_path: Pa
         letter = dead[numbers[n]]
         assert letter.reason == zoo.REASONS[status], kind
         assert (letter.error_type or "").endswith(error or "?"), kind
-
-
-def _bodies(letters: Iterable[DeadLetter]) -> list[bytes]:
-    return sorted(letter.message.body for letter in letters if letter.message is not None)
 
 
 def _commands(folder: Path) -> list[str]:

@@ -1,8 +1,9 @@
 """On the path of a pipeline's processes: kills them at named points, once for each file in a folder.
 
 A file `jvm-POINT` kills the driver's JVM there, `driver-POINT` the Python driver, `self-POINT` the process
-that is there, `executor-POINT` the JVM above it. Once something was killed, a claim has to be settled before
-the next is: whoever is at work at one death after the other is to blame, and here nobody is.
+that is there, `executor-POINT` the JVM above it; `store-POINT` and `sink-POINT` end the server of the store,
+and of the results, as its operator's `-m immediate` does. Once something was killed, a claim has to be
+settled before the next is: whoever is at work at one death after the other is to blame, and here nobody is.
 """
 
 import contextlib
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 _FOLDER = os.environ.get("LAZARETTO_FAULTS")
+_SERVERS = ("store", "sink")
 
 
 def _fault(point: str) -> None:
     folder = Path(_FOLDER or "")
     if not (folder / "calm").exists():
         return
-    for target in ("jvm", "driver", "self", "executor"):
+    for target in ("jvm", "driver", "self", "executor", *_SERVERS):
         with contextlib.suppress(FileNotFoundError):
             # Whoever moves the file does it.
             (folder / f"{target}-{point}").rename(folder / "killed" / f"{target}-{point}")
@@ -32,8 +34,18 @@ def _fault(point: str) -> None:
                 pid = _executor()
             else:
                 pid = os.getpid() if target == "self" else int((folder / f"{target}.pid").read_text())
+            if target in _SERVERS:
+                os.kill(pid, signal.SIGQUIT)
+                _await_end(pid)
+                return
             os.kill(pid, signal.SIGKILL)
             time.sleep(30)
+
+
+def _await_end(pid: int) -> None:
+    """Wait until a process has ended, whether or not its parent knows."""
+    while Path(f"/proc/{pid}/cmdline").read_bytes():
+        time.sleep(0.01)
 
 
 def _executor() -> int:
@@ -115,6 +127,17 @@ def _install_in_quarantine(module: Any) -> None:
         setattr(module.QuarantineSink, name, wrapped)
 
 
+def _install_in_database(module: Any) -> None:
+    original = module.DatabaseResults._forget
+
+    def forget(self: Any, *arguments: Any) -> None:
+        original(self, *arguments)
+        # All is in the table, and nothing is committed.
+        _fault("in-publish")
+
+    module.DatabaseResults._forget = forget
+
+
 class _Finder:
     """Waits for a module of Spark: importing it here would import Spark into every process."""
 
@@ -143,4 +166,5 @@ if _FOLDER:
         _Finder("lazaretto.spark.source", _install_in_reader),
         _Finder("lazaretto.spark.run_task", _install_in_reader),
         _Finder("lazaretto.spark.quarantine_sink", _install_in_quarantine),
+        _Finder("lazaretto.spark.database_results", _install_in_database),
     ]

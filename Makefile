@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.bench-ready
 # An older version of Azure's client, which tests use beside the newest.
 OLDER_CLIENT := $(VENV)/azure-servicebus-7.14
-# The Spark for which Delta is published, beside the newest.
+# The Spark for which Delta is published, which tests use beside the newest.
 OLDER_SPARK := $(VENV)/spark-4.2
 # The newest one's own tests, which only its source has.
 AZURE_TESTS := $(VENV)/azure-servicebus-tests
@@ -60,7 +60,7 @@ define install
 	@touch $@
 endef
 
-.PHONY: run demo test check soak delta bench drill format lock sbom release-check container-check changelog docs clean help
+.PHONY: run demo test check soak bench drill format lock sbom release-check container-check changelog docs clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -70,7 +70,6 @@ help:
 	@echo "make test-store, test-door …: one folder of tests/"
 	@echo "make check   lint, format and types"
 	@echo "make soak    the long forms: model, crashes, full-size runs"
-	@echo "make delta   tables of Delta's, with the Spark that it is published for (a part of make soak)"
 	@echo "make bench   speed, side by side with other queues"
 	@echo "make lock    newer versions of all that is installed, with hashes, in requirements/"
 	@echo "make sbom    what a server consists of, as CycloneDX, in dist/"
@@ -85,22 +84,21 @@ run: $(RUN_READY)
 demo: $(DEMO_READY)
 	@$(BIN)/python -m examples.flights_queue.demo
 
-test: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS)
+test: $(READY) $(OLDER_CLIENT) $(OLDER_SPARK) $(AZURE_TESTS)
 	@$(BIN)/python -m pytest $(SHARED)
 
 # One part of it by the folder's name: make test-unit, make test-store, make test-spark …
 test-%: $(READY)
 	@$(BIN)/python -m pytest $(SHARED) tests/$*
 
+test-spark: $(OLDER_SPARK)
+
 check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-soak: $(READY) $(OLDER_CLIENT) $(AZURE_TESTS) delta
+soak: $(READY) $(OLDER_CLIENT) $(OLDER_SPARK) $(AZURE_TESTS)
 	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_outages.py tests/door/test_long_outages.py tests/surroundings/test_systems.py
 	@LAZARETTO_TEST_FUNCTIONS=none $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -k "not sqlite" tests/store tests/model tests/races tests/crash
-
-delta: $(READY) $(OLDER_SPARK)
-	@PYTHONPATH=$(CURDIR)/$(OLDER_SPARK) $(BIN)/python -m pytest tests/spark/test_delta_tables.py
 
 bench: $(BENCH_READY)
 	@$(BIN)/python -m bench
@@ -173,6 +171,7 @@ $(OLDER_CLIENT): $(OLDER_LOCK) | $(READY)
 	@mv $@.part $@
 
 $(OLDER_SPARK): $(OLDER_SPARK_LOCK) | $(READY)
+	@echo "Installing the Spark that Delta is published for, for its tests: 485 MB, of which 450 MB are fetched"
 	@rm -rf $@ $@.part
 	@$(PIP) install --require-hashes --no-deps --target $@.part --requirement $(OLDER_SPARK_LOCK)
 	@mv $@.part $@

@@ -14,7 +14,10 @@ _LONG: Final = (
 #: How many processes run Spark: one takes as long to be warm as fifty tests.
 _SPARKS: Final = 2
 #: Modules that start Java for each of their tests anyway.
-_OWN_JAVA: Final = ("test_cluster.py", "test_faults.py", "test_frozen.py", "test_task.py", "test_versions.py")
+_OWN_JAVA: Final = (
+    "test_cluster.py", "test_delta.py", "test_faults.py", "test_frozen.py", "test_quarantine_faults.py",
+    "test_task.py", "test_versions.py",
+)  # fmt: skip
 
 
 def name_apart(items: list[pytest.Item]) -> None:

@@ -23,8 +23,9 @@ if importlib.util.find_spec("pyspark") is None:
     raise pytest.UsageError("tests/spark needs Spark: `make test` installs it, or pip install -e '.[spark]'")
 
 
-#: `none`: tests of Kafka are skipped.
+#: `none`: tests of Kafka and Delta are skipped, whose jars Maven brings.
 KAFKA = os.environ.get("LAZARETTO_TEST_KAFKA", "")
+WITHOUT_MAVEN = "; LAZARETTO_TEST_KAFKA=none leaves these tests out"
 
 
 def source_of_kafka() -> dict[str, str]:
@@ -49,6 +50,8 @@ def source_of_delta() -> dict[str, str]:
         "spark.jars": ",".join(str(jar) for kind in kinds for jar in jars(kind)),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # Of 50 tasks, each of which takes longer to start than to read what a small table has.
+        "spark.databricks.delta.snapshotPartitions": "1",
     }
 
 
@@ -61,7 +64,7 @@ def kafka() -> Iterator[str]:
         with kafka_broker() as address:
             yield address
     except KafkaMissing as error:
-        pytest.fail(f"{error}; LAZARETTO_TEST_KAFKA=none leaves these tests out", pytrace=False)
+        pytest.fail(f"{error}{WITHOUT_MAVEN}", pytrace=False)
 
 
 @pytest.fixture(scope="session")

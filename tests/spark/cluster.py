@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pyspark
 from servers import free_port
 
 from lazaretto.spark import find_java
+from lazaretto.spark.class_archive import java_options
 
 #: What Spark says on a busy machine: it waits ten seconds for a Python process, and no setting changes that.
 IMPATIENT = "Python worker failed to connect back"
@@ -29,6 +31,12 @@ SPECULATION = {
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
+@functools.cache
+def quick_start() -> str:
+    """Return options with which a Java that does little takes the least to start."""
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{java_options(find_java())}".replace('"', "")
+
+
 def clean_environment(folder: Path) -> dict[str, str]:
     """Return the environment of a machine without this project: its own Python of our version, by name."""
     programs = folder / "bin"
@@ -40,6 +48,7 @@ def clean_environment(folder: Path) -> dict[str, str]:
     return {
         "PATH": f"{programs}:/usr/bin:/bin", "HOME": str(folder), "JAVA_HOME": str(find_java().home),
         "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(HOME), "LANG": "C.UTF-8",
+        "SPARK_DAEMON_JAVA_OPTS": quick_start(),
     }  # fmt: skip
 
 
@@ -153,7 +162,7 @@ class ConnectServer:
                 "spark.master": "local[2,4]", "spark.driver.memory": "600m", "spark.ui.enabled": "false",
                 "spark.connect.grpc.binding.port": port, "spark.sql.shuffle.partitions": 2,
                 "spark.sql.session.timeZone": "UTC",
-                "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+                "spark.driver.extraJavaOptions": quick_start(),
             }  # fmt: skip
             said = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
             words = [*said, "--class", "org.apache.spark.sql.connect.service.SparkConnectServer"]

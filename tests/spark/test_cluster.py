@@ -18,7 +18,7 @@ from zoo import BAD_ZOO
 
 from lazaretto import Broker, Message
 
-from .cluster import SPECULATION, VERSION, cluster, ended, submitting
+from .cluster import SPECULATION, VERSION, cluster, ended, quick_start, submitting
 
 PASSWORD = "tongue-twister-8"
 PIPELINE = """\
@@ -143,7 +143,7 @@ class Submitted:
             "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.memory": "600m", "spark.executor.memory": "512m", "spark.eventLog.enabled": "true",
             "spark.eventLog.compress": "false", "spark.python.authenticate.socketTimeout": "300s",
-            "spark.lazaretto.executorWait": "300",
+            "spark.lazaretto.executorWait": "300", "spark.executor.extraJavaOptions": quick_start(),
             "spark.eventLog.dir": f"file://{self.folder}/events",
         } | settings  # fmt: skip
         conf = [word for name, value in wanted.items() for word in ("--conf", f"{name}={value}")]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from forked import can_fork, fork_program
+from forked import Forked, can_fork, fork_program
 
 import lazaretto
 from lazaretto import Message, PoisonPolicy, QueueOptions
@@ -92,9 +92,11 @@ class Program:
         `command` is run instead of `lazaretto` with its arguments.
         """
         ours, theirs = pty.openpty()
-        try:
+        process: subprocess.Popen[bytes] | Forked
+        if command is None and can_fork(self.environment):
+            process = fork_program(arguments, [theirs, os.dup(theirs), os.dup(theirs)], self.environment)
+        else:
             process = self.start(*arguments, stdin=theirs, stdout=theirs, stderr=theirs, command=command)
-        finally:
             os.close(theirs)
         os.write(ours, typed)
         shown = b""
@@ -103,7 +105,9 @@ class Program:
             while select.select([ours], [], [], _LONGEST_RUN)[0] and (read := os.read(ours, 65_536)):
                 shown += read
         os.close(ours)
-        return process.wait(_LONGEST_RUN), shown.decode()
+        code = process.wait(_LONGEST_RUN)
+        assert code is not None, f"lazaretto {arguments} has not ended"
+        return code, shown.decode()
 
     @contextlib.contextmanager
     def terminal(self, *arguments: str, columns: int | None = None) -> Iterator[Terminal]:

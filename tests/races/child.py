@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -136,7 +135,3 @@ def main(store: str, journal: str, job: str, count: str) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import lazaretto
 from lazaretto import Message
 
@@ -24,7 +22,3 @@ def main(place: str, name: str, rounds: int) -> None:
                     tx.execute("SELECT 1")
                 tx.dead_letter(messages)
             broker.update_queue(own, lock_duration=5 + n % 50)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Forked
 
 import lazaretto
 from lazaretto import Broker, Event, Message
 from lazaretto.broker.broker import store_of
 
+from .event_child import main
+
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
-CHILD = Path(__file__).with_name("event_child.py")
 PROCESSES = 4
 #: Rounds of events of each process.
 ROUNDS = 400 if SOAK else 10
@@ -105,9 +104,7 @@ def test_followers_miss_nothing_while_processes_race(place: str) -> None:
         ]
         for thread in threads:
             thread.start()
-        processes = [
-            subprocess.Popen([sys.executable, CHILD, place, str(n), str(ROUNDS)]) for n in range(PROCESSES)
-        ]
+        processes = [Forked(main, place, str(n), ROUNDS) for n in range(PROCESSES)]
         codes = [process.wait(PATIENCE if not SOAK else 10 * PATIENCE) for process in processes]
         assert codes == [0] * PROCESSES
         time.sleep(0.1)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 import lazaretto
 from lazaretto import (
@@ -30,10 +31,9 @@ from lazaretto import (
 )
 from lazaretto.model.keys import PARTITION_SEQUENCE_BITS
 
-from .child import QUEUE, SESSIONS, Span, read_spans, send, work
+from .child import QUEUE, SESSIONS, Span, main, read_spans, send, work
 
 SOAK = bool(os.environ.get("LAZARETTO_SOAK"))
-CHILD = Path(__file__).with_name("child.py")
 #: Messages at the start of a race, and how many more are sent meanwhile.
 MESSAGES = 4000 if SOAK else 300
 LATE = 1000 if SOAK else 80
@@ -54,9 +54,7 @@ def store(place: str, queues: str) -> str:
 def run_processes(store: str, folder: Path, job: str, late: int = 0) -> list[Span]:
     """Let several processes at the store, and return what all of them wrote down."""
     journals = [folder / f"spans{i}" for i in range(PROCESSES)]
-    processes = [
-        subprocess.Popen([sys.executable, CHILD, store, journal, job, str(late)]) for journal in journals
-    ]
+    processes = [Forked(main, store, str(journal), job, str(late)) for journal in journals]
     for process in processes:
         assert process.wait(300) == 0
     return [span for journal in journals for span in read_spans(journal)]

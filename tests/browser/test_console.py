@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final, Literal
 
 import axe_playwright_python
 import pytest
@@ -21,6 +22,8 @@ Form = dict[str, str | float | bool]
 
 #: What finds faults of accessibility.
 AXE = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text("utf-8")
+
+SCHEMES: Final[tuple[Literal["light", "dark"], ...]] = ("light", "dark")
 
 _BACKGROUND = "getComputedStyle(document.documentElement).backgroundColor"
 
@@ -97,30 +100,32 @@ def test_every_screen_is_looked_at() -> None:
     assert patterns <= looked
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1024, 1600])
-def test_screens_fit_and_hostile_text_is_text(
-    open_page: OpenPage, addresses: list[str], width: int, scheme: str
-) -> None:
-    page = open_page(width, scheme)
+def test_screens_fit_and_hostile_text_is_text(open_page: OpenPage, addresses: list[str], width: int) -> None:
+    page = open_page(width)
     for address in addresses:
         answer = page.goto(address)
         assert answer is not None
         assert answer.status == 200, address
-        assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, address
-        assert page.evaluate("typeof window.pwned") == "undefined", address
-        assert page.locator("main img, main script, main [data-hx-post]").count() == 0, address
-        text = page.locator("body").inner_text()
-        assert not set("\u202e\u2028\u0007") & set(text), address
-        if width == 390:
-            small = page.evaluate(
-                "[...document.querySelectorAll('main button, main input:not([type=hidden]), main .button')]"
-                ".filter(e => e.offsetParent && e.getBoundingClientRect().height < 24).map(e => e.outerHTML)"
-            )
-            assert small == [], address
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
+            assert page.evaluate("matchMedia('(prefers-color-scheme: dark)').matches") == (scheme == "dark")
+            assert page.evaluate("document.documentElement.scrollWidth - innerWidth") == 0, address
+            assert page.evaluate("typeof window.pwned") == "undefined", address
+            assert page.locator("main img, main script, main [data-hx-post]").count() == 0, address
+            text = page.locator("body").inner_text()
+            assert not set("\u202e\u2028\u0007") & set(text), address
+            if width == 390:
+                small = page.evaluate(
+                    "[...document.querySelectorAll("
+                    "'main button, main input:not([type=hidden]), main .button')]"
+                    ".filter(e => e.offsetParent && e.getBoundingClientRect().height < 24)"
+                    ".map(e => e.outerHTML)"
+                )
+                assert small == [], address
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_screens_are_accessible(open_page: OpenPage, addresses: list[str], scheme: str) -> None:
     page = open_page(1024, scheme)
     wrong = []

@@ -34,7 +34,7 @@ VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 @functools.cache
 def quick_start() -> str:
     """Return options with which a Java that does little takes the least to start."""
-    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{java_options(find_java())}".replace('"', "")
+    return f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC{java_options(find_java())}"
 
 
 def clean_environment(folder: Path) -> dict[str, str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import urllib.parse
 from typing import Annotated, Any
 
-import typer
 from msgspec import UNSET
 
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, ListingOptions, PatternOption
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.parse import NOTHING, optional_count, optional_future
 from lazaretto.commands import (
@@ -35,28 +34,16 @@ people = access.group("person", "List people and groups, and remove them.")
 tokens = access.group("token", "Create, list and revoke tokens.")
 sessions = access.group("session", "List and end the sessions of browsers.")
 
-PersonArgument = Annotated[
-    str,
-    typer.Argument(metavar="PERSON", help="Name of the person; of a group: group:NAME.", show_default=False),
-]
-RoleArgument = Annotated[Role, typer.Argument(metavar="ROLE", help="Role.", show_default=False)]
-OfPersonOption = Annotated[
-    str | None, typer.Option("--person", metavar="PERSON", help="Only of this person.", show_default=False)
-]
+PersonArgument = Annotated[str, argument("Name of the person; of a group: group:NAME.")]
+RoleArgument = Annotated[Role, argument("Role.", "ROLE")]
+OfPersonOption = Annotated[str | None, option("Only of this person.")]
 _COLUMNS = ("id", "person", "for", "created", "expires", "last used")
 
-_ROLE = {"person": (PersonArgument, ...), "role": (RoleArgument, ...), "queue": (PatternOption, "*")}
+_ROLE = {"person": PersonArgument, "role": RoleArgument, "queue": PatternOption}
 
 redaction = commands.group("redaction")
 
-FieldArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="FIELD",
-        help="Field: body.card.number, body..password, user.name, error, body.",
-        show_default=False,
-    ),
-]
+FieldArgument = Annotated[str, argument("Field: body.card.number, body..password, user.name, error, body.")]
 
 
 def _granted(person: Any) -> str:
@@ -96,13 +83,8 @@ add_change(
 @access.command("link")
 def link(
     call: ChangeOptions,
-    person: Annotated[
-        str | None,
-        typer.Argument(metavar="[PERSON]", help="Who logs in.  [default: you, as admin]", show_default=False),
-    ] = None,
-    url: Annotated[
-        str, typer.Option("--url", metavar="URL", help="Address of the server.")
-    ] = "http://localhost:8080",
+    person: Annotated[str | None, argument("Who logs in.  [default: you, as admin]")] = None,
+    url: Annotated[str, option("Address of the server.")] = "http://localhost:8080",
 ) -> None:
     """Print a link that logs a browser in once, within a minute."""
     with call.broker() as broker:
@@ -121,11 +103,10 @@ def four_eyes(
     call: ChangeOptions,
     letters: Annotated[
         Any,
-        typer.Argument(
-            metavar="[NUMBER|none]",
+        argument(
+            "The most letters that one person may send.  [default: show it]",
+            "[NUMBER|none]",
             parser=optional_count,
-            help="The most letters that one person may send.  [default: show it]",
-            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -176,7 +157,7 @@ add_change(
         f"removed {fields['person']} and {output.plural(removed['secrets'], 'token or session')}"
     ),
     asks="Remove {person} with all tokens?",
-    parameters={"person": (PersonArgument, ...)},
+    parameters={"person": PersonArgument},
     result=lambda broker, fields, answer: {"person": fields["person"], "secrets": answer},
 )
 
@@ -185,16 +166,10 @@ add_change(
 def create_token(
     call: ChangeOptions,
     person: PersonArgument,
-    label: Annotated[str, typer.Option("--for", metavar="TEXT", help="What the token is for.")] = "",
+    label: Annotated[str, option("What the token is for.", "TEXT", "--for")] = "",
     expires: Annotated[
         Any,
-        typer.Option(
-            "--expires",
-            parser=optional_future,
-            metavar="TIME|never",
-            help="When it ends: 30d, a time, or never.  [default: 90d]",
-            show_default=False,
-        ),
+        option("When it ends: 30d, a time, or never.  [default: 90d]", "TIME|never", parser=optional_future),
     ] = None,
 ) -> None:
     """Make a token for a person, and print it.
@@ -222,9 +197,7 @@ add_change(
     text="Revoke a token by its ID.\n\n"
     "The next request with it is refused, and the sessions of its person end.",
     asks="Delete token {id}?",
-    parameters={
-        "id": (Annotated[str, typer.Argument(metavar="ID", help="ID of the token.", show_default=False)], ...)
-    },
+    parameters={"id": Annotated[str, argument("ID of the token.")]},
     result=lambda broker, fields, answer: {"id": fields["id"], "person": answer},
 )
 
@@ -242,7 +215,7 @@ add_change(
     "end",
     EndSessions,
     lambda fields, ended: f"ended {output.plural(ended['sessions'], 'session')} of {fields['person']}",
-    parameters={"person": (PersonArgument, ...)},
+    parameters={"person": PersonArgument},
     result=lambda broker, fields, answer: {"person": fields["person"], "sessions": answer},
 )
 
@@ -267,14 +240,9 @@ add_change(
     "It holds over HTTP, in the console, and for what a queue keeps of completed messages. Receivers and "
     "handlers get messages as they were sent; the command line shows them so, too.",
     parameters={
-        "field": (FieldArgument, ...),
-        "queue": (PatternOption, "*"),
-        "form": (
-            Annotated[
-                Form, typer.Option("--form", help="What is shown: nothing, a mark, or a hash of the value.")
-            ],
-            Form.MASK,
-        ),
+        "field": FieldArgument,
+        "queue": PatternOption,
+        "form": Annotated[Form, option("What is shown: nothing, a mark, or a hash of the value.")],
     },
 )
 
@@ -286,5 +254,5 @@ add_change(
     "{field} is not redacted on {queue} any more",
     text="Redact a field no longer.",
     asks="Redact {field} no longer?",
-    parameters={"field": (FieldArgument, ...), "queue": (PatternOption, "*")},
+    parameters={"field": FieldArgument, "queue": PatternOption},
 )

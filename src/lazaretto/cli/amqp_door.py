@@ -6,9 +6,7 @@ import dataclasses
 import re
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Final
 
 from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
@@ -25,23 +23,59 @@ _POLICY_TEXT: Final = re.compile(r"([^:]+):([A-Za-z,]+):(.+)")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AmqpDoor:
-    """What was given. `amqp`: the port; None: it is not served."""
+    """How AMQP is served. `amqp`: the port; None: it is not.
 
-    amqp: int | None
-    amqp_host: str
-    key_file: Path | None
-    certificate: Path | None
-    private_key: Path | None
-    insecure: bool
-    plain: bool
-    more_ports: list[int] | None
-    names_of_host: list[str] | None = None
-    #: Whether it encrypts with a certificate that is made for localhost.
-    local: bool = False
-    #: Another key of the same rights.
-    second_key_file: Path | None = None
-    #: Further keys with fewer rights, each `NAME:RIGHTS:FILE`.
-    more_policies: list[str] | None = None
+    `local`: whether it encrypts with a certificate that is made for localhost.
+    """
+
+    amqp: Annotated[
+        int | None,
+        option(
+            "Port for clients of Service Bus and AMQP; 0: a free one.  [default: none]",
+            "PORT",
+            parser=number(0, 65_535),
+        ),
+    ] = None
+    amqp_host: Annotated[str, option("Address where AMQP 1.0 is served.", "ADDRESS")] = "127.0.0.1"
+    key_file: Annotated[
+        Path | None, option("File with the key that AMQP clients sign their tokens with.  [default: none]")
+    ] = None
+    second_key_file: Annotated[
+        Path | None, option("File with another such key, while clients change keys.  [default: none]")
+    ] = None
+    more_policies: Annotated[
+        list[str] | None,
+        option(
+            "Another key, such as reader:Listen:reader.key; repeatable.  [default: none]",
+            "NAME:RIGHTS:FILE",
+            "--policy",
+        ),
+    ] = None
+    certificate: Annotated[
+        Path | None, option("Certificate for HTTP and AMQP over TLS, as PEM.  [default: no TLS]")
+    ] = None
+    private_key: Annotated[Path | None, option("Its key, as PEM.  [default: in the certificate's file]")] = (
+        None
+    )
+    local: Annotated[bool, option("Make and use a certificate for localhost.", "", "--tls")] = False
+    insecure: Annotated[bool, option("Serve AMQP without TLS or keys beyond this machine.")] = False
+    plain: Annotated[bool, option("Serve without TLS too, on the same ports.")] = False
+    names_of_host: Annotated[
+        list[str] | None,
+        option(
+            "Name of this host that clients without a key may ask by over HTTP; repeatable.  "
+            "[default: those without a dot]", "NAME", "--host-name",
+        ),
+    ] = None  # fmt: skip
+    more_ports: Annotated[
+        list[int] | None,
+        option(
+            "Another port for the same; repeatable.  [default: none]",
+            "PORT",
+            "--amqp-also",
+            parser=number(1, 65_535),
+        ),
+    ] = None
 
     @property
     def key_files(self) -> list[Path]:
@@ -160,132 +194,4 @@ def _policy_of(text: str) -> AccessPolicy:
     )
 
 
-def _made(_: typer.Context, options: dict[str, Any]) -> AmqpDoor:
-    return AmqpDoor(**options)
-
-
-AmqpOptions = Annotated[
-    AmqpDoor,
-    Options(
-        {
-            "amqp": (
-                Annotated[
-                    int | None,
-                    typer.Option(
-                        "--amqp",
-                        parser=number(0, 65_535),
-                        metavar="PORT",
-                        help="Port for clients of Service Bus and AMQP; 0: a free one.  [default: none]",
-                        show_default=False,
-                    ),
-                ],
-                None,
-            ),
-            "amqp_host": (
-                Annotated[
-                    str,
-                    typer.Option("--amqp-host", metavar="ADDRESS", help="Address where AMQP 1.0 is served."),
-                ],
-                "127.0.0.1",
-            ),
-            "key_file": (
-                Annotated[
-                    Path | None,
-                    option(
-                        "--key-file",
-                        "FILE",
-                        "File with the key that AMQP clients sign their tokens with.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "second_key_file": (
-                Annotated[
-                    Path | None,
-                    option(
-                        "--second-key-file",
-                        "FILE",
-                        "File with another such key, while clients change keys.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "more_policies": (
-                Annotated[
-                    list[str] | None,
-                    option(
-                        "--policy",
-                        "NAME:RIGHTS:FILE",
-                        "Another key, such as reader:Listen:reader.key; repeatable.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "certificate": (
-                Annotated[
-                    Path | None,
-                    option(
-                        "--certificate",
-                        "FILE",
-                        "Certificate for HTTP and AMQP over TLS, as PEM.  [default: no TLS]",
-                    ),
-                ],
-                None,
-            ),
-            "private_key": (
-                Annotated[
-                    Path | None,
-                    option("--private-key", "FILE", "Its key, as PEM.  [default: in the certificate's file]"),
-                ],
-                None,
-            ),
-            "local": (
-                Annotated[
-                    bool,
-                    typer.Option("--tls", help="Make and use a certificate for localhost."),
-                ],
-                False,
-            ),
-            "insecure": (
-                Annotated[
-                    bool,
-                    typer.Option("--insecure", help="Serve AMQP without TLS or keys beyond this machine."),
-                ],
-                False,
-            ),
-            "plain": (
-                Annotated[
-                    bool,
-                    typer.Option("--plain", help="Serve without TLS too, on the same ports."),
-                ],
-                False,
-            ),
-            "names_of_host": (
-                Annotated[
-                    list[str] | None,
-                    option(
-                        "--host-name",
-                        "NAME",
-                        "Name of this host that clients without a key may ask by over HTTP; repeatable.  "
-                        "[default: those without a dot]",
-                    ),
-                ],
-                None,
-            ),
-            "more_ports": (
-                Annotated[
-                    list[int] | None,
-                    typer.Option(
-                        "--amqp-also",
-                        parser=number(1, 65_535),
-                        metavar="PORT",
-                        help="Another port for the same; repeatable.  [default: none]",
-                        show_default=False,
-                    ),
-                ],
-                None,
-            ),
-        },
-        _made,
-    ),
-]
+AmqpOptions = Annotated[AmqpDoor, Options.of(AmqpDoor)]

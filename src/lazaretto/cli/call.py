@@ -10,12 +10,12 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.command import Options
+from lazaretto.cli.command import Options, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import number
@@ -27,36 +27,32 @@ if TYPE_CHECKING:
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, option("Do not ask.", "", "-y")]
 
 
 def limit_option(help_: str, most: int | None = None) -> Any:
     """Return the option --limit, a number of at least 1 and at most `most`."""
-    return typer.Option("--limit", "-n", metavar="NUMBER", parser=number(1, most), help=help_)
+    return option(help_, "NUMBER", "--limit", "-n", parser=number(1, most))
 
 
-QueueArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="QUEUE", help="Path of the queue.", show_default=False, autocompletion=names_of_queues
-    ),
-]
+QueueArgument = Annotated[str, argument("Path of the queue.", "QUEUE", complete=names_of_queues)]
 
 
-PatternOption = Annotated[
-    str, typer.Option("--queue", "-q", metavar="PATTERN", help="Only on these entities: shop/*, orders.")
-]
-NamedQueuesOption = Annotated[
-    str | None, typer.Option("--queue", metavar="TEXT", help="Only queues with this text in their path.")
-]
+PatternOption = Annotated[str, option("Only on these entities: shop/*, orders.", "PATTERN", "-q")]
+NamedQueuesOption = Annotated[str | None, option("Only queues with this text in their path.", "TEXT")]
+
+
+_STORE = f"Store: FILE, sqlite:///FILE or postgresql://SERVER/DB.  [default: ${ENVIRONMENT}]"
+StoreOption = Annotated[str | None, option(_STORE, "STORE", "--store")]
+JsonOption = Annotated[bool, option("Print JSON.", "", "--json")]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Call:
     """One call of the command."""
 
-    store: str | None
-    json: bool
+    store: StoreOption = None
+    json: JsonOption = False
 
     def url(self) -> str:
         """Return the store's URL. Raises CommandError if none was named."""
@@ -113,12 +109,17 @@ class Call:
             output.line(shown)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Change(Call):
-    """A call of a command that changes something."""
+@dataclasses.dataclass(frozen=True)
+class Keys:
+    """Who changes something, and the key under which it is changed once."""
 
-    actor: str | None
-    idempotency_key: str | None
+    actor: Annotated[str | None, option("Who asks.  [default: the user]", "NAME")] = None
+    idempotency_key: Annotated[str | None, option("Make the change once under this key.", "KEY")] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Change(Keys, Call):
+    """A call of a command that changes something."""
 
     def print(self, result: Any, shown: str | Callable[[], None]) -> None:
         """Print what a change has done."""
@@ -135,74 +136,24 @@ class Change(Call):
         return broker.run(command, actor=self.actor, idempotency_key=key)
 
 
-StoreOption = Annotated[
-    str | None,
-    typer.Option(
-        "--store",
-        metavar="STORE",
-        help=f"Store: FILE, sqlite:///FILE or postgresql://SERVER/DB.  [default: ${ENVIRONMENT}]",
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-STORE_OPTIONS = {"store": (StoreOption, None), "json": (JsonOption, False)}
+def _calls(kind: type[Call]) -> Options:
+    """Return the options of a call. What was given in front of the command counts, too."""
+
+    def make(context: typer.Context, options: dict[str, Any]) -> Call:
+        outer = context.find_root().params
+        return kind(**{name: value or outer.get(name) or value for name, value in options.items()})
+
+    return Options.of(kind, make, last=True)
 
 
-def with_outer(context: typer.Context, options: dict[str, Any]) -> dict[str, Any]:
-    """Return what was given behind a command, else what was given in front of it."""
-    outer = context.find_root().params
-    return options | {name: options[name] or outer.get(name) or options[name] for name in STORE_OPTIONS}
-
-
-CallOptions = Annotated[
-    Call, Options(STORE_OPTIONS, lambda context, given: Call(**with_outer(context, given)), last=True)
-]
-
-
-class Keys(NamedTuple):
-    """Who changes something, and the key under which it is changed once."""
-
-    actor: str | None
-    idempotency_key: str | None
-
-
-KEY_OPTIONS = {
-    "actor": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--actor", metavar="NAME", help="Who asks.  [default: the user]", show_default=False
-            ),
-        ],
-        None,
-    ),
-    "idempotency_key": (
-        Annotated[
-            str | None,
-            typer.Option(
-                "--idempotency-key",
-                metavar="KEY",
-                help="Make the change once under this key.",
-                show_default=False,
-            ),
-        ],
-        None,
-    ),
-}
-KeyOptions = Annotated[Keys, Options(KEY_OPTIONS, lambda context, given: Keys(**given))]
-ChangeOptions = Annotated[
-    Change,
-    Options(
-        {**KEY_OPTIONS, **STORE_OPTIONS},
-        lambda context, given: Change(**with_outer(context, given)),
-        last=True,
-    ),
-]
+CallOptions = Annotated[Call, _calls(Call)]
+KeyOptions = Annotated[Keys, Options.of(Keys)]
+ChangeOptions = Annotated[Change, _calls(Change)]
 
 
 def keyed(call: Call, keys: Keys) -> Change:
     """Return a call that changes something."""
-    return Change(call.store, call.json, *keys)
+    return Change(call.store, call.json, keys.actor, keys.idempotency_key)
 
 
 def confirm(doing: str, done: str, question: str, yes: bool) -> None:
@@ -239,9 +190,13 @@ def confirm_deletion(what: str, yes: bool) -> None:
 class Listing(Call):
     """A call of a command that lists things."""
 
-    jsonl: bool = False
-    csv: bool = False
-    columns: str | None = None
+    columns: Annotated[str | None, option("Comma-separated columns of the table or CSV.", "NAMES")] = None
+    csv: Annotated[bool, option("Print CSV.")] = False
+    jsonl: Annotated[bool, option("Print JSON Lines: one object a line.")] = False
+
+    def __post_init__(self) -> None:
+        if self.jsonl + self.csv + self.json > 1:
+            raise usage("give one of --json, --jsonl and --csv")
 
     @property
     def wants_objects(self) -> bool:
@@ -275,39 +230,8 @@ class Listing(Call):
             output.table(columns, map(row, rows), empty, spare=spare, shortened=shortened)
 
 
-def _listing(context: typer.Context, options: dict[str, Any]) -> Listing:
-    listing = Listing(**with_outer(context, options))
-    if listing.jsonl + listing.csv + listing.json > 1:
-        raise usage("give one of --json, --jsonl and --csv")
-    return listing
-
-
-ListingOptions = Annotated[
-    Listing,
-    Options(
-        {
-            "columns": (
-                Annotated[
-                    str | None,
-                    typer.Option(metavar="NAMES", help="Comma-separated columns of the table or CSV."),
-                ],
-                None,
-            ),
-            "csv": (Annotated[bool, typer.Option("--csv", help="Print CSV.")], False),
-            "jsonl": (
-                Annotated[bool, typer.Option("--jsonl", help="Print JSON Lines: one object a line.")],
-                False,
-            ),
-            **STORE_OPTIONS,
-        },
-        _listing,
-        last=True,
-    ),
-]
-LimitOption = Annotated[
-    int | None,
-    limit_option("Maximum number of rows."),
-]
+ListingOptions = Annotated[Listing, _calls(Listing)]
+LimitOption = Annotated[int | None, limit_option("Maximum number of rows.")]
 
 
 def _chosen(text: str | None, columns: Sequence[str]) -> list[str] | None:

@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import enum
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, get_args
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 
 from lazaretto.cli.commands import COMMANDS, CommandGroup
 from lazaretto.cli.exits import usage
+from lazaretto.cli.parse import past
 
 Function = Callable[..., None]
 
+#: What reads a value of a type, and what that is called.
+_TYPES: dict[type[Any], tuple[Any, str]] = {
+    Path: (None, "FILE"),
+    datetime: (past, "TIME"),
+}
 
-def option(name: str, metavar: str, text: str) -> Any:
-    """Return an option whose default its help tells, if anything."""
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+def option(
+    text: str,
+    metavar: str | None = None,
+    *names: str,
+    parser: Any = None,
+    complete: Any = None,
+    panel: str = "",
+) -> Any:
+    """Return an option. What is not said follows from its parameter: a name, and how it is read.
+
+    `names`: those that it has besides, such as "-n"; a long one stands for that of the parameter.
+    `complete`: returns the values that there are. `panel`: the section of the help that it stands in.
+    """
+    return typer.Option(
+        ..., *names, help=text, metavar=metavar or None, parser=parser, autocompletion=complete,
+        rich_help_panel=panel or None,
+    )  # fmt: skip
+
+
+def argument(text: str, metavar: str = "", *, parser: Any = None, complete: Any = None) -> Any:
+    """Return an argument; see `option`."""
+    return typer.Argument(help=text, metavar=metavar, parser=parser, autocompletion=complete)
 
 
 class Options(NamedTuple):
@@ -31,6 +61,26 @@ class Options(NamedTuple):
     parameters: Mapping[str, tuple[Any, Any]]
     make: Callable[[typer.Context, dict[str, Any]], Any]
     last: bool = False
+
+    @classmethod
+    def of(
+        cls, kind: type[Any], make: Callable[[typer.Context, dict[str, Any]], Any] | None = None, **how: bool
+    ) -> Options:
+        """Return the options that a dataclass declares as its annotated fields, inherited ones last.
+
+        They make one of it, if `make` does not.
+        """
+        own = get_type_hints(kind, include_extras=True)
+        names = list(
+            dict.fromkeys(name for base in kind.__mro__ for name in vars(base).get("__annotations__", ()))
+        )
+        fields = kind.__dataclass_fields__
+        declared = {
+            name: (own[name], ... if fields[name].default is dataclasses.MISSING else fields[name].default)
+            for name in names
+            if get_origin(own[name]) is Annotated
+        }
+        return cls(declared, make or (lambda context, given: kind(**given)), **how)
 
     def with_options(self, **parameters: tuple[Any, Any]) -> Options:
         """Return these options and some more."""
@@ -180,15 +230,36 @@ def _options_of(annotation: Any) -> Options | None:
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     kind, *others = get_args(annotation) or (annotation,)
-    declared = next((part for part in others if isinstance(part, typer.models.ParameterInfo)), None)
-    if declared is not None and declared.metavar is None:
-        declared.metavar = _choices(kind)
+    for declared in others:
+        if isinstance(declared, typer.models.ParameterInfo):
+            # Other parameters may share the declaration.
+            annotation = Annotated[kind, _completed(copy.copy(declared), name, kind, default)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _choices(kind: Any) -> str | None:
+def _completed(declared: Any, name: str, kind: Any, default: Any) -> Any:
+    """Return a declaration with what follows from its parameter."""
+    word = name.strip("_").replace("_", "-")
+    parts = [kind, *get_args(kind), *(part for inner in get_args(kind) for part in get_args(inner))]
+    typed = next((one for part, one in _TYPES.items() if part in parts), (None, None))
+    required = default in (..., inspect.Parameter.empty)
+    if isinstance(declared, typer.models.ArgumentInfo):
+        shown = word.upper() if required else f"[{word.upper()}]"
+        called = f"{shown}..." if any(get_origin(part) is list for part in parts) else shown
+    else:
+        called = typed[1] or word.upper()
+        if not any(part.startswith("--") for part in declared.param_decls or ()):
+            declared.param_decls = (f"--{word}", *(declared.param_decls or ()))
+    declared.parser = declared.parser or typed[0]
+    declared.metavar = declared.metavar or _choices(parts) or (None if kind is bool else called)
+    # What nobody need be told stands in the help, if anything does.
+    declared.show_default &= not required and default not in (None, "", ())
+    return declared
+
+
+def _choices(kinds: Sequence[Any]) -> str | None:
     """Return what a value is called whose type has a few names to choose from."""
-    for part in (kind, *get_args(kind)):
-        if isinstance(part, type) and issubclass(part, enum.Enum):
-            return "|".join(str(member.value) for member in part)
+    for kind in kinds:
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return "|".join(str(member.value) for member in kind)
     return None

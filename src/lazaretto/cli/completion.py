@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Annotated, Any
 
-import typer
-
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument
 
 #: A shell's script sets it to the shell's name, and gives as arguments what was typed.
 VARIABLE = "_LAZARETTO_COMPLETE"
@@ -111,7 +109,7 @@ def _paths(ctx: Any, *kinds: str) -> list[str]:
 
 @commands.command("completion")
 def completion(
-    shell: Annotated[Shell, typer.Argument(help="Your shell.", show_default=False)],
+    shell: Annotated[Shell, argument("Your shell.")],
 ) -> None:
     """Print a script that completes commands in a shell.
 

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from lazaretto.cli import output
 from lazaretto.cli.call import (
     CallOptions,
@@ -20,7 +18,7 @@ from lazaretto.cli.call import (
     ask_count,
     confirm,
 )
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_destinations, names_of_topics
 from lazaretto.cli.dead_letter_selection import (
     DestinationOption,
@@ -73,14 +71,7 @@ def list_(
     queue: QueueArgument,
     which: FilterOptions,
     limit: LimitOption = None,
-    order: Annotated[
-        str,
-        typer.Option(
-            "--order",
-            metavar="ORDER",
-            help="Sort by number or time; -number or -time reverses the order.",
-        ),
-    ] = "number",
+    order: Annotated[str, option("Sort by number or time; -number or -time reverses the order.")] = "number",
 ) -> None:
     """List the dead letters of a queue.
 
@@ -94,10 +85,7 @@ def list_(
 def show(
     call: CallOptions,
     queue: QueueArgument,
-    sequence: Annotated[
-        int,
-        typer.Argument(metavar="NUMBER", parser=number(1), help="Sequence number.", show_default=False),
-    ],
+    sequence: Annotated[int, argument("Sequence number.", "NUMBER", parser=number(1))],
 ) -> None:
     """Show a dead letter with every attempt and its stack."""
     with call.broker() as broker:
@@ -141,12 +129,9 @@ def export(
     call: CallOptions,
     queue: QueueArgument,
     which: FilterOptions,
-    format_: Annotated[Format, typer.Option("--format", help="Lines of JSON, or CSV without bodies.")] = (
-        Format.JSONL
-    ),
+    format_: Annotated[Format, option("Lines of JSON, or CSV without bodies.")] = (Format.JSONL),
     file: Annotated[
-        Path | None,
-        typer.Option("--output", metavar="FILE", help="Write to this new file.  [default: standard output]"),
+        Path | None, option("Write to this new file.  [default: standard output]", "", "--output")
     ] = None,
 ) -> None:
     """Write dead letters as messages to send again, or as CSV.
@@ -168,11 +153,7 @@ def resubmit(
     selection: SelectionOptions,
     edit_body: Annotated[
         Path | None,
-        typer.Option(
-            "--edit-body",
-            metavar="FILE",
-            help="Send one dead letter with this body instead; - is standard input.",
-        ),
+        option("Send one dead letter with this body instead; - is standard input."),
     ] = None,
     limit: MostOption = None,
     to: DestinationOption = None,
@@ -321,10 +302,7 @@ def restore(call: ChangeOptions, queue: QueueArgument, selection: NumbersOption 
 def delete(
     call: ChangeOptions,
     queue: QueueArgument,
-    count: Annotated[
-        int | None,
-        typer.Option("--count", metavar="N", parser=number(0), help="Their number; skips the question."),
-    ] = None,
+    count: Annotated[int | None, option("Their number; skips the question.", "N", parser=number(0))] = None,
 ) -> None:
     """Delete all purged dead letters of a queue for good, now.
 
@@ -348,14 +326,7 @@ def move(
     queue: QueueArgument,
     selection: SelectionOptions,
     to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="QUEUE",
-            help="Destination: a queue or a topic.",
-            show_default=False,
-            autocompletion=names_of_destinations,
-        ),
+        str, option("Destination: a queue or a topic.", "QUEUE", complete=names_of_destinations)
     ] = "",
     dry_run: DryRunOption = False,
 ) -> None:
@@ -389,16 +360,9 @@ def republish(
     selection: SelectionOptions,
     topic: Annotated[
         str | None,
-        typer.Option(
-            "--topic",
-            metavar="TOPIC",
-            help="Destination topic.  [default: their subscription's topic]",
-            autocompletion=names_of_topics,
-        ),
+        option("Destination topic.  [default: their subscription's topic]", complete=names_of_topics),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only count the copies for each subscription.")
-    ] = False,
+    dry_run: Annotated[bool, option("Only count the copies for each subscription.")] = False,
     yes: YesOption = False,
 ) -> None:
     """Publish dead letters to a topic again.

@@ -16,10 +16,10 @@ from lazaretto.broker.broker import Broker
 from lazaretto.broker.dead_letters import Which
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, Change, Listing, limit_option
-from lazaretto.cli.command import Options
+from lazaretto.cli.command import Options, argument, option
 from lazaretto.cli.completion import names_of_destinations
 from lazaretto.cli.exits import CommandError, Exit, usage
-from lazaretto.cli.parse import number, past
+from lazaretto.cli.parse import number
 from lazaretto.commands import Command
 from lazaretto.engine.command import OfLetters, check_numbers
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped
@@ -33,54 +33,27 @@ _COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "
 _SPARE = ("message id", "deliveries", "dead-lettered", "error type")
 
 
-def _text(name: str, metavar: str, help_: str) -> tuple[Any, Any]:
-    return Annotated[str | None, typer.Option(name, metavar=metavar, help=help_)], None
-
-
-def _time(name: str, help_: str) -> tuple[Any, Any]:
-    return Annotated[datetime | None, typer.Option(name, parser=past, metavar="TIME", help=help_)], None
-
-
-_FILTERS: dict[str, tuple[Any, Any]] = {
-    "numbers": (
-        Annotated[
-            list[int] | None,
-            typer.Argument(
-                metavar="[NUMBER]...", parser=number(1), help="Sequence numbers.", show_default=False
-            ),
-        ],
-        None,
-    ),
-    "reason": _text("--reason", "REASON", "Only with this reason."),
-    "error_type": _text("--error-type", "TYPE", "Only with this type of error."),
-    "since": _time("--since", "Only dead-lettered at this time (ISO 8601, or 2h ago) or later."),
-    "until": _time("--until", "Only dead-lettered before this time."),
-    "cause": (
-        Annotated[
-            int | None, typer.Option("--cause", metavar="N", parser=number(1), help="Only of this cause.")
-        ],
-        None,
-    ),
-    "text": _text("--text", "TEXT", "Only with this text in body, description or error."),
-    "message_id": _text("--message-id", "ID", "Only with this message id."),
-    "where": _text("--where", "SQL", "Only messages that match this condition: body.dest = 'BQN'."),
-}
-
-
 MostOption = Annotated[int | None, limit_option("Maximum number of letters to send.")]
 DestinationOption = Annotated[
-    str | None,
-    typer.Option(
-        "--to",
-        metavar="QUEUE",
-        help="Send them to this queue instead.",
-        autocompletion=names_of_destinations,
-    ),
+    str | None, option("Send them to this queue instead.", "QUEUE", complete=names_of_destinations)
 ]
-NumbersOption = Annotated[
-    list[int] | None,
-    typer.Argument(metavar="[NUMBER]...", parser=number(1), help="Sequence numbers.", show_default=False),
-]
+NumbersOption = Annotated[list[int] | None, argument("Sequence numbers.", "[NUMBER]...", parser=number(1))]
+_SINCE = "Only dead-lettered at this time (ISO 8601, or 2h ago) or later."
+_FILTERS: dict[str, Any] = {
+    "numbers": NumbersOption,
+    "reason": Annotated[str | None, option("Only with this reason.")],
+    "error_type": Annotated[str | None, option("Only with this type of error.", "TYPE")],
+    "since": Annotated[datetime | None, option(_SINCE)],
+    "until": Annotated[datetime | None, option("Only dead-lettered before this time.")],
+    "cause": Annotated[int | None, option("Only of this cause.", "N", parser=number(1))],
+    "text": Annotated[str | None, option("Only with this text in body, description or error.")],
+    "message_id": Annotated[str | None, option("Only with this message id.", "ID")],
+    "where": Annotated[
+        str | None, option("Only messages that match this condition: body.dest = 'BQN'.", "SQL")
+    ],
+}
+_OPTIONS = {name: (annotation, None) for name, annotation in _FILTERS.items()}
+AllOption = Annotated[bool, option("All dead letters of the queue.", "", "--all")]
 
 
 def _filter(context: typer.Context, options: dict[str, Any]) -> DeadLetterFilter:
@@ -110,21 +83,9 @@ def _selection(context: typer.Context, options: dict[str, Any]) -> Selection:
     return Selection(numbers or [], DeadLetterFilter(**options), everything)
 
 
-FilterOptions = Annotated[DeadLetterFilter, Options(_FILTERS, _filter)]
-SelectionOptions = Annotated[
-    Selection,
-    Options(
-        {
-            **_FILTERS,
-            "everything": (
-                Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")],
-                False,
-            ),
-        },
-        _selection,
-    ),
-]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only show the selected dead letters.")]
+FilterOptions = Annotated[DeadLetterFilter, Options(_OPTIONS, _filter)]
+SelectionOptions = Annotated[Selection, Options({**_OPTIONS, "everything": (AllOption, False)}, _selection)]
+DryRunOption = Annotated[bool, option("Only show the selected dead letters.")]
 
 
 def print_selection(call: Call, broker: Broker, queue: str, which: Which) -> None:

@@ -14,7 +14,7 @@ from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, ChangeOptions, KeyOptions, ListingOptions, keyed
 from lazaretto.cli.call import Change as Changing
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import usage
 from lazaretto.cli.parse import duration, number
@@ -27,9 +27,7 @@ commands = Group()
 dialogs = commands.group("dialog")
 creation = dialogs.group("create", "Create or change one definition.")
 
-NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the definition.", show_default=False)
-]
+NameArgument = Annotated[str, argument("Name of the definition.")]
 
 
 class Kind(enum.Enum):
@@ -59,15 +57,9 @@ def _only(name: str, metavar: str, help_: str) -> Any:
 def apply(
     call: ListingOptions,
     keys: KeyOptions,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="TOML file of definitions.", show_default=False)
-    ],
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Change nothing; print what would change.")
-    ] = False,
-    delete_others: Annotated[
-        bool, typer.Option("--delete-others", help="Delete definitions that the file does not name.")
-    ] = False,
+    file: Annotated[Path, argument("TOML file of definitions.")],
+    compare: Annotated[bool, option("Change nothing; print what would change.")] = False,
+    delete_others: Annotated[bool, option("Delete definitions that the file does not name.")] = False,
 ) -> None:
     """Apply a file of definitions to the store.
 
@@ -117,11 +109,8 @@ def definitions(call: CallOptions) -> None:
 def message_type(
     call: ChangeOptions,
     name: NameArgument,
-    validation: Annotated[Validation, typer.Option(help="Validation of bodies.")] = Validation.NONE,
-    schema: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON Schema, for json_schema.", show_default=False),
-    ] = None,
+    validation: Annotated[Validation, option("Validation of bodies.")] = Validation.NONE,
+    schema: Annotated[Path | None, option("JSON Schema, for json_schema.")] = None,
 ) -> None:
     """Create a message type, or change what a body must be."""
     schema_text = None if schema is None else _schema(schema)
@@ -146,9 +135,7 @@ def contract(
     name: NameArgument,
     messages: Annotated[
         list[str],
-        typer.Argument(
-            metavar="TYPE=SENDER...", help="Message types and their sender: initiator, target or any."
-        ),
+        argument("Message types and their sender: initiator, target or any.", "TYPE=SENDER..."),
     ],
 ) -> None:
     """Create a contract."""
@@ -165,45 +152,21 @@ def contract(
 def service(
     call: ChangeOptions,
     name: NameArgument,
-    queue: Annotated[
-        str,
-        typer.Option(
-            "--queue",
-            metavar="QUEUE",
-            help="Queue of the service; created with it.",
-            show_default=False,
-            autocompletion=names_of_queues,
-        ),
-    ],
+    queue: Annotated[str, option("Queue of the service; created with it.", complete=names_of_queues)],
     contract: Annotated[
-        list[str] | None,
-        _only("--contract", "CONTRACT", "Contract that it can be the target of; repeatable."),
+        list[str] | None, option("Contract that it can be the target of; repeatable.")
     ] = None,
     poison: Annotated[
-        DialogPoison, typer.Option(help="What happens to a conversation with a poison message.")
+        DialogPoison, option("What happens to a conversation with a poison message.")
     ] = DialogPoison.HOLD,
     failures: Annotated[
-        int,
-        typer.Option(
-            metavar="NUMBER", parser=number(1), help="Number of failures that make a message poison."
-        ),
+        int, option("Number of failures that make a message poison.", "NUMBER", parser=number(1))
     ] = DEFAULT_FAILURES,
-    retry_delay: Annotated[
-        Any,
-        typer.Option(
-            parser=duration, metavar="DURATION", help="Delay after each failure.", show_default=False
-        ),
-    ] = None,
-    retention: Annotated[
-        bool,
-        typer.Option("--retention", help="Keep processed messages until the conversation ends."),
-    ] = False,
-    handler: Annotated[
-        str | None, _only("--handler", "MODULE:FUNCTION", "Function that reads the queue.")
-    ] = None,
+    retry_delay: Annotated[Any, option("Delay after each failure.", "DURATION", parser=duration)] = None,
+    retention: Annotated[bool, option("Keep processed messages until the conversation ends.")] = False,
+    handler: Annotated[str | None, option("Function that reads the queue.", "MODULE:FUNCTION")] = None,
     max_readers: Annotated[
-        int,
-        typer.Option(metavar="NUMBER", parser=number(1), help="Maximum number of readers of a host."),
+        int, option("Maximum number of readers of a host.", "NUMBER", parser=number(1))
     ] = 1,
 ) -> None:
     """Create a service with its queue, or change its options."""
@@ -229,21 +192,11 @@ def service(
 def priority(
     call: ChangeOptions,
     name: NameArgument,
-    level: Annotated[
-        int,
-        typer.Argument(
-            metavar="LEVEL", parser=number(1, 10), help="Level, from 1 to 10.", show_default=False
-        ),
-    ],
-    contract: Annotated[
-        str | None, _only("--contract", "CONTRACT", "Only conversations under this contract.")
-    ] = None,
-    service: Annotated[
-        str | None, _only("--service", "SERVICE", "Only conversations at this service.")
-    ] = None,
+    level: Annotated[int, argument("Level, from 1 to 10.", parser=number(1, 10))],
+    contract: Annotated[str | None, option("Only conversations under this contract.")] = None,
+    service: Annotated[str | None, option("Only conversations at this service.")] = None,
     far_service: Annotated[
-        str | None,
-        _only("--far-service", "SERVICE", "Only conversations with this service on the other side."),
+        str | None, option("Only conversations with this service on the other side.", "SERVICE")
     ] = None,
 ) -> None:
     """Create or change a priority.
@@ -259,7 +212,7 @@ def priority(
 @dialogs.command("delete", also="drop")
 def delete(
     call: ChangeOptions,
-    kind: Annotated[Kind, typer.Argument(help="Kind of the definition.", show_default=False)],
+    kind: Annotated[Kind, argument("Kind of the definition.")],
     name: NameArgument,
 ) -> None:
     """Delete a definition that nothing uses."""

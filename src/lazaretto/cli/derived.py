@@ -11,30 +11,19 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
-import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, QueueArgument, YesOption, confirm
-from lazaretto.cli.command import Group, Options
-from lazaretto.cli.parse import past
+from lazaretto.cli.command import Group, Options, argument, option
 from lazaretto.engine.command import Command, hints_of
 
 if TYPE_CHECKING:
     from lazaretto.broker.broker import Broker
 
 Fields = Mapping[str, Any]
-#: How the command line takes a field: an annotation and a default.
-Parameter = tuple[Any, Any]
 
-#: How the command line reads what a field of a type is given, and what it calls that.
-_TYPES: dict[type[Any], tuple[type[Any], str, dict[str, Any]]] = {
-    str: (str, "TEXT", {}),
-    int: (int, "N", {}),
-    float: (float, "N", {}),
-    bool: (bool, "", {}),
-    datetime: (datetime, "TIME", {"parser": past}),
-}
-
+#: What the command line calls the value of a field, by its type.
+_CALLED: dict[type[Any], str] = {str: "TEXT", int: "N", float: "N", bool: "", datetime: "TIME"}
 
 #: What a change says of fields, answers and errors, which a program shows otherwise.
 _BESIDE_HELP = re.compile(r"\s*(`\w+`: |The answer is |Raises ).*?\.(?=\s|$)", re.DOTALL)
@@ -48,7 +37,7 @@ def add_change(
     *,
     text: str = "",
     asks: str = "",
-    parameters: Mapping[str, Parameter] | None = None,
+    parameters: Mapping[str, Any] | None = None,
     result: Callable[[Broker, Fields, Any], Any] | None = None,
 ) -> None:
     """Add a command that makes a change, with an argument or an option for each field.
@@ -56,7 +45,7 @@ def add_change(
     `done`: what was done; fields stand in it by name, and `answer`. Or it is a function of the fields and the
     result, which prints that itself if it returns None. `text`: its help, by default what the change says of
     itself. `asks`: the question before it, in which fields stand by name; what nothing takes back always has
-    one. `parameters`: fields that people give otherwise. `result`: what stands for the answer.
+    one. `parameters`: annotations of fields that people give otherwise. `result`: what stands for the answer.
     """
     help_ = text or _help_of(kind)
     asks = asks or (f"{help_.splitlines()[0][:-1]}?" if kind.final else "")
@@ -98,34 +87,29 @@ def _help_of(kind: type[Command]) -> str:
     return _BESIDE_HELP.sub("", inspect.getdoc(kind) or "").strip()
 
 
-def _parameters(kind: type[Command], others: Mapping[str, Parameter]) -> dict[str, Parameter]:
+def _parameters(kind: type[Command], others: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return an argument for each field that a change needs, and an option for each other one."""
     types, texts = typing.get_type_hints(kind), hints_of(kind)
-    parameters: dict[str, Parameter] = {}
+    others = {"path": QueueArgument, **others}
+    parameters: dict[str, tuple[Any, Any]] = {}
     for field in msgspec.structs.fields(kind):
-        if field.name in others:
-            parameters[field.name] = others[field.name]
-            continue
-        if field.name == "path":
-            parameters[field.name] = (QueueArgument, ...)
-            continue
         text = texts.get(field.name) or f"The {field.name.replace('_', ' ')}"
         help_ = f"{text[:1].upper()}{text[1:]}."
-        read, metavar, how = _read(types[field.name])
-        if field.required:
-            argument = typer.Argument(metavar=field.name.upper(), help=help_, show_default=False, **how)
-            parameters[field.name] = (Annotated[read, argument], ...)
+        read, metavar = _read(types[field.name])
+        if field.name in others:
+            parameters[field.name] = (others[field.name], ... if field.required else field.default)
+        elif field.required:
+            parameters[field.name] = (Annotated[read, argument(help_, field.name.upper())], ...)
         else:
-            flag = f"--{field.name.replace('_', '-')}"
-            option = typer.Option(flag, metavar=metavar or None, help=help_, show_default=False, **how)
-            parameters[field.name] = (Annotated[read | None, option], None)
+            parameters[field.name] = (Annotated[read | None, option(help_, metavar)], None)
     return parameters
 
 
-def _read(kind: Any) -> tuple[Any, str, dict[str, Any]]:
-    """Return how a field's type is read, what that is called, and what reads it."""
+def _read(kind: Any) -> tuple[Any, str]:
+    """Return how a field's type is read, and what that is called."""
     parts = typing.get_args(kind)
     if typing.get_origin(kind) is tuple:
-        part, metavar, how = _read(parts[0])
-        return list.__class_getitem__(part), metavar, how
-    return _TYPES[next(part for part in parts or (kind,) if part in _TYPES)]
+        part, metavar = _read(parts[0])
+        return list.__class_getitem__(part), metavar
+    read = next(part for part in parts or (kind,) if part in _CALLED)
+    return read, _CALLED[read]

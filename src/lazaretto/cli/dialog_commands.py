@@ -6,8 +6,6 @@ import enum
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lazaretto.cli import output
 from lazaretto.cli.call import (
     Call,
@@ -19,6 +17,7 @@ from lazaretto.cli.call import (
     confirm_deletion,
     limit_option,
 )
+from lazaretto.cli.command import argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.definition_commands import commands, dialogs
 from lazaretto.cli.exits import usage
@@ -33,20 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["commands"]
 
-DialogArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="DIALOG",
-        help="ID of the dialog, its beginning, or the handle of a conversation.",
-        show_default=False,
-    ),
-]
-HandleArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="CONVERSATION", help="Handle of the conversation: ID-i or ID-t.", show_default=False
-    ),
-]
+DialogArgument = Annotated[str, argument("ID of the dialog, its beginning, or the handle of a conversation.")]
+HandleArgument = Annotated[str, argument("Handle of the conversation: ID-i or ID-t.")]
 _COLUMNS = ("conversation", "service", "far service", "state", "messages", "waits")
 #: How often `run` looks whether there is still work, in seconds.
 _LOOK = 0.5
@@ -78,23 +65,11 @@ _STATES = ", ".join(state.value for state in StateName)
 @dialogs.command("list")
 def list_(
     call: ListingOptions,
-    queue: Annotated[
-        str | None,
-        typer.Option(metavar="QUEUE", help="Only of this service's queue.", autocompletion=names_of_queues),
-    ] = None,
-    state: Annotated[
-        StateName | None, typer.Option(metavar="STATE", help=f"Only in this state: {_STATES}.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(metavar="GROUP", help="Only of this conversation group.")
-    ] = None,
-    held: Annotated[
-        bool, typer.Option("--held", help="Only conversations that a poison message holds.")
-    ] = False,
-    limit: Annotated[
-        int,
-        limit_option("Maximum number of rows."),
-    ] = 1_000,
+    queue: Annotated[str | None, option("Only of this service's queue.", complete=names_of_queues)] = None,
+    state: Annotated[StateName | None, option(f"Only in this state: {_STATES}.", "STATE")] = None,
+    group: Annotated[str | None, option("Only of this conversation group.")] = None,
+    held: Annotated[bool, option("Only conversations that a poison message holds.")] = False,
+    limit: Annotated[int, limit_option("Maximum number of rows.")] = 1_000,
 ) -> None:
     """List conversations: their states, and why they wait."""
     with call.broker() as broker:
@@ -171,11 +146,8 @@ def timeline(call: ListingOptions, dialog: DialogArgument) -> None:
 def end(
     call: ChangeOptions,
     conversation: HandleArgument,
-    code: Annotated[
-        int | None,
-        typer.Option("--code", metavar="NUMBER", parser=number(1), help="End it with this error code."),
-    ] = None,
-    text: Annotated[str | None, typer.Option("--text", metavar="TEXT", help="Text of the error.")] = None,
+    code: Annotated[int | None, option("End it with this error code.", "NUMBER", parser=number(1))] = None,
+    text: Annotated[str | None, option("Text of the error.")] = None,
 ) -> None:
     """End a conversation at this end.
 
@@ -193,7 +165,7 @@ def end(
 def cleanup(
     call: ChangeOptions,
     conversation: HandleArgument,
-    both: Annotated[bool, typer.Option("--both", help="Also delete the other side.")] = False,
+    both: Annotated[bool, option("Also delete the other side.")] = False,
     yes: YesOption = False,
 ) -> None:
     """Delete one end of a dialog and its pending messages.
@@ -228,10 +200,7 @@ def _clean_up_both(call: Change, broker: Broker, conversation: str) -> None:
 def resume(
     call: ChangeOptions,
     conversation: HandleArgument,
-    verdict: Annotated[
-        DialogVerdict,
-        typer.Option(help="What happens to the poison message that holds it.", show_default=False),
-    ],
+    verdict: Annotated[DialogVerdict, option("What happens to the poison message that holds it.")],
 ) -> None:
     """Resume a conversation held by a poison message, or end it."""
     with call.broker() as broker:
@@ -243,12 +212,9 @@ def resume(
 def run(
     call: CallOptions,
     services: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[SERVICE]...", help="Services to read for.  [default: all]"),
+        list[str] | None, argument("Services to read for.  [default: all]", "[SERVICE]...")
     ] = None,
-    stop_when_idle: Annotated[
-        bool, typer.Option("--stop-when-idle", help="Exit when no reader has anything to receive.")
-    ] = False,
+    stop_when_idle: Annotated[bool, option("Exit when no reader has anything to receive.")] = False,
 ) -> None:
     """Run readers of services, as many as the load needs.
 

@@ -17,7 +17,7 @@ import typer
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, ListingOptions
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.exits import Exit
 from lazaretto.cli.secret_files import exposure
 from lazaretto.cli.served_doors import Risks, doors_of, risks_of
@@ -244,10 +244,7 @@ def check(call: CallOptions) -> None:
 def migrate(
     call: CallOptions,
     after: Annotated[
-        bool,
-        typer.Option(
-            "--after", help="Also run migrations that older versions cannot work with; stop those first."
-        ),
+        bool, option("Also run migrations that older versions cannot work with; stop those first.")
     ] = False,
 ) -> None:
     """Bring a store's tables up to this version.
@@ -264,9 +261,7 @@ def migrate(
 @stores.command("copy")
 def copy(
     call: ListingOptions,
-    target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="URL of the new store.", show_default=False)
-    ],
+    target: Annotated[str, argument("URL of the new store.")],
 ) -> None:
     """Copy a store with everything in it to a new store.
 

@@ -19,7 +19,7 @@ import typer
 from lazaretto.broker.editing import Editor
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, confirm
-from lazaretto.cli.command import BARE
+from lazaretto.cli.command import BARE, option
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.cli.parse import optional_count
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
@@ -46,28 +46,20 @@ _SENDING = "sending an edited dead letter"
 
 EditOption = Annotated[
     str | None,
-    typer.Option(
-        "--edit",
-        metavar="EDIT",
-        help="Change them: an action (SET body.x = 1; REMOVE y), a JSON merge patch, a JSON Patch, "
-        "module:function, or @FILE with one of these. Without EDIT: one letter's body in $EDITOR.",
+    option(
+        "Change them: an action (SET body.x = 1; REMOVE y), a JSON merge patch, a JSON Patch, "
+        "module:function, or @FILE with one of these. Without EDIT: one letter's body in $EDITOR."
     ),
 ]
 
 #: Numbers of letters that are named.
 _NAMED = 5
 
-HandlerOption = Annotated[
-    str,
-    typer.Option("--handler", metavar="MODULE:FUNCTION", help="Handler to try.", show_default=False),
-]
+HandlerOption = Annotated[str, option("Handler to try.", "MODULE:FUNCTION")]
 SampleOption = Annotated[
     Any,
-    typer.Option(
-        "--sample", metavar="N", parser=optional_count,
-        help="Maximum number to try, spread over all causes; none: all.",
-    ),
-]  # fmt: skip
+    option("Maximum number to try, spread over all causes; none: all.", "N", parser=optional_count),
+]
 
 
 def read_edit(text: str) -> Edit:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-import typer
-
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor
 from lazaretto.cli.call import CallOptions, JsonOption
@@ -40,78 +38,42 @@ _LARGEST_FILE: Final = 16 << 20
 @emulators.alone
 def emulator(
     logs: LogOptions,
-    config: Annotated[
-        Path | None, option("--config", "FILE", "Config.json of Service Bus's emulator.")
-    ] = None,
+    config: Annotated[Path | None, option("Config.json of Service Bus's emulator.")] = None,
     messages: Annotated[
-        Path | None,
-        option("--messages", "FILE", "Messages to begin with, lines of JSON, each with its entity."),
+        Path | None, option("Messages to begin with, lines of JSON, each with its entity.")
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            "--store",
-            metavar="STORE",
-            help="Store that keeps everything.  [default: a temporary one]",
-            show_default=False,
-        ),
-    ] = None,
+    store: Annotated[str | None, option("Store that keeps everything.  [default: a temporary one]")] = None,
     port: Annotated[
         int | None,
-        typer.Option(
-            "--port",
-            parser=number(0, 65_535),
-            metavar="PORT",
-            help="Port; 0: a free one.  [default: 5672, and 5300 if that is free]",
-            show_default=False,
-        ),
+        option("Port; 0: a free one.  [default: 5672, and 5300 if that is free]", parser=number(0, 65_535)),
     ] = None,
     also: Annotated[
         list[int] | None,
-        typer.Option(
-            "--also",
-            parser=number(1, 65_535),
-            metavar="PORT",
-            help="Another port for the same; repeatable.",
-            show_default=False,
-        ),
+        option("Another port for the same; repeatable.", "PORT", parser=number(1, 65_535)),
     ] = None,
-    host: Annotated[
-        str, typer.Option("--host", metavar="ADDRESS", help="Address where it is served.")
-    ] = "127.0.0.1",
+    host: Annotated[str, option("Address where it is served.", "ADDRESS")] = "127.0.0.1",
     key_file: Annotated[
         Path | None,
-        option("--key-file", "FILE", "File with the key that clients need.  [default: any key will do]"),
+        option("File with the key that clients need.  [default: any key will do]"),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        option("--policy", "NAME:RIGHTS:FILE", "Another key, as reader:Listen:reader.key; repeatable."),
+        option("Another key, as reader:Listen:reader.key; repeatable.", "NAME:RIGHTS:FILE"),
     ] = None,
-    tls: Annotated[bool, typer.Option("--tls", help="Make and use a certificate for localhost.")] = False,
-    certificate: Annotated[
-        Path | None, option("--certificate", "FILE", "Certificate for clients that encrypt, as PEM.")
-    ] = None,
+    tls: Annotated[bool, option("Make and use a certificate for localhost.")] = False,
+    certificate: Annotated[Path | None, option("Certificate for clients that encrypt, as PEM.")] = None,
     private_key: Annotated[
-        Path | None, option("--private-key", "FILE", "Its key, as PEM.  [default: in the certificate's file]")
+        Path | None, option("Its key, as PEM.  [default: in the certificate's file]")
     ] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Serve other machines too, which need no key.")
-    ] = False,
+    insecure: Annotated[bool, option("Serve other machines too, which need no key.")] = False,
     host_name: Annotated[
-        list[str] | None,
-        option("--host-name", "NAME", "Name of this host with a dot that is asked by; repeatable."),
+        list[str] | None, option("Name of this host with a dot that is asked by; repeatable.", "NAME")
     ] = None,
     namespaces: Annotated[
-        bool,
-        typer.Option("--namespaces", help="Make a namespace of each key's name and host's label in use."),
+        bool, option("Make a namespace of each key's name and host's label in use.")
     ] = False,
-    console: Annotated[
-        bool, typer.Option("--console", help="Serve pages for people, below /$emulator/console/.")
-    ] = False,
-    tier: Annotated[
-        Tier | None,
-        typer.Option("--tier", help="Tier whose limits hold.  [default: the larger]", show_default=False),
-    ] = None,
+    console: Annotated[bool, option("Serve pages for people, below /$emulator/console/.")] = False,
+    tier: Annotated[Tier | None, option("Tier whose limits hold.  [default: the larger]")] = None,
     json: JsonOption = False,
 ) -> None:
     """Serve a namespace of Service Bus, as its emulator does.
@@ -152,14 +114,10 @@ def export_config(
     call: CallOptions,
     namespace: Annotated[
         Path | None,
-        option("--namespace", "FILE", "File with a connection string: of that namespace, not of a store."),
+        option("File with a connection string: of that namespace, not of a store."),
     ] = None,
-    authority: Annotated[
-        Path | None, option("--authority", "FILE", "Authority to trust there, as PEM.")
-    ] = None,
-    name: Annotated[
-        str, typer.Option("--name", metavar="NAME", help="Name of the namespace in the file.")
-    ] = "sbemulatorns",
+    authority: Annotated[Path | None, option("Authority to trust there, as PEM.")] = None,
+    name: Annotated[str, option("Name of the namespace in the file.")] = "sbemulatorns",
 ) -> None:
     """Print the Config.json of a store or a namespace.
 

@@ -7,12 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
-import typer
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, Change, ChangeOptions, ListingOptions, YesOption, confirm_deletion
-from lazaretto.cli.command import Group, Options
+from lazaretto.cli.command import Group, Options, argument, option
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
 from lazaretto.cli.output import Facts
@@ -21,25 +20,11 @@ from lazaretto.commands import Command
 from lazaretto.errors import EntityExists
 from lazaretto.model.entities import EntityPath
 
-TopicArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="TOPIC", help="Path of the topic.", show_default=False, autocompletion=names_of_topics
-    ),
-]
+TopicArgument = Annotated[str, argument("Path of the topic.", complete=names_of_topics)]
 SubscriptionArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="SUBSCRIPTION",
-        help="Name of the subscription.",
-        show_default=False,
-        autocompletion=names_of_subscriptions,
-    ),
+    str, argument("Name of the subscription.", "SUBSCRIPTION", complete=names_of_subscriptions)
 ]
-ExistOption = Annotated[
-    bool,
-    typer.Option("--exist-ok", help="Leave what exists with the same options as it is, without an error."),
-]
+ExistOption = Annotated[bool, option("Leave what exists with the same options as it is, without an error.")]
 _DURATIONS = "Durations are 30, 30s, 5m, 2h or 1d."
 
 #: What names one entity to the broker: a path, or a topic and a name.

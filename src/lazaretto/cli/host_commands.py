@@ -12,7 +12,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, QueueArgument
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.dead_letter_text import print_block
 from lazaretto.cli.exits import Exit, usage
 from lazaretto.cli.logs import LogFormat, LogOptions
@@ -30,41 +30,24 @@ _SAY_EVERY = 5.0
 @commands.command("run")
 def run(
     call: CallOptions,
-    handlers: Annotated[
-        str,
-        typer.Argument(metavar="MODULE[:NAME]", help="Module with the handlers.", show_default=False),
-    ],
+    handlers: Annotated[str, argument("Module with the handlers.", "MODULE[:NAME]")],
     logs: LogOptions,
     stop_when_idle: Annotated[
-        bool,
-        typer.Option(
-            "--stop-when-idle",
-            help="Exit when the queues are empty, with code 4 if messages are held back.",
-        ),
+        bool, option("Exit when the queues are empty, with code 4 if messages are held back.")
     ] = False,
     grace: Annotated[
-        Any,
-        typer.Option(
-            "--grace",
-            parser=duration,
-            metavar="DURATION",
-            help="Time for running handlers to finish on shutdown.",
-        ),
+        Any, option("Time for running handlers to finish on shutdown.", "DURATION", parser=duration)
     ] = "30s",
     concurrency: Annotated[
         int | None,
-        typer.Option(
-            "--concurrency",
+        option(
+            "Batches, or sessions, that each handler processes at once.  [default: the handler's own]",
+            "NUMBER",
             parser=number(1, 1024),
-            metavar="NUMBER",
-            help="Batches, or sessions, that each handler processes at once.  [default: the handler's own]",
         ),
     ] = None,
     metrics: Annotated[
-        Any,
-        typer.Option(
-            "--metrics", parser=address, metavar="[HOST:]PORT", help="Answer Prometheus at this address."
-        ),
+        Any, option("Answer Prometheus at this address.", "[HOST:]PORT", parser=address)
     ] = None,
 ) -> None:
     """Run handlers on their queues.
@@ -252,18 +235,10 @@ def _drawn(view: _View) -> Iterator[tuple[Callable[[], None], Callable[[str], ob
 def try_(
     call: CallOptions,
     queue: QueueArgument,
-    sequence: Annotated[
-        int, typer.Argument(metavar="SEQUENCE", parser=number(1), help="Sequence number of the message.")
-    ],
-    handler: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="Handler to try.")],
+    sequence: Annotated[int, argument("Sequence number of the message.", parser=number(1))],
+    handler: Annotated[str, argument("Handler to try.", "MODULE:FUNCTION")],
     deadline: Annotated[
-        Any,
-        typer.Option(
-            "--deadline",
-            parser=duration,
-            metavar="DURATION",
-            help="Time that the handler may take.  [default: 30s]",
-        ),
+        Any, option("Time that the handler may take.  [default: 30s]", "DURATION", parser=duration)
     ] = None,
 ) -> None:
     """Try a handler on one message, in a sandbox.

@@ -40,29 +40,94 @@ class AlsoServed(NamedTuple):
     url: str
 
 
+def _origin_of(url: str) -> SplitResult:
+    parts = urllib.parse.urlsplit(url.rstrip("/"))
+    web = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
+    if not web or not _PATH.fullmatch(parts.path):
+        raise usage(f"expected --origin to be such as https://queues.example.com, got {url!r}")
+    return parts
+
+
+def _also(text: str) -> AlsoServed:
+    named, _, url = text.partition("=")
+    name, _, colour = named.partition(":")
+    if not name or not url:
+        raise usage(f"expected --also to be such as test=test.db or prod:red=prod.db, got {text!r}")
+    return AlsoServed(name, colour or "grey", url)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class HttpDoor:
-    """What was given. `token`: that of the owner; None: everybody is let in as the owner."""
+    """How HTTP is served. `token`: that of the owner; None: everybody is let in as the owner."""
 
-    http: int | None
-    host: str
-    token: str | None = dataclasses.field(repr=False)
-    token_file: Path | None
-    proxies: list[str] | None
-    user_header: str | None
-    groups_header: str | None
-    origin: SplitResult | None
-    oidc: str | None
-    oidc_client: str | None
-    oidc_secret_file: Path | None
-    oidc_name: str
-    oidc_groups: str
-    read_only: bool
-    name: str
-    colour: str
-    trace_url: str
-    also: list[AlsoServed]
-    handlers: list[str] | None
+    http: Annotated[
+        int | None,
+        option(
+            "Port for the HTTP API; 0 for a free one.  [default: 8080 without --amqp]",
+            "PORT",
+            parser=number(0, 65_535),
+        ),
+    ] = None
+    host: Annotated[str, option("Address of the HTTP API. Beyond this machine it needs TLS.", "ADDRESS")] = (
+        "127.0.0.1"
+    )
+    token_file: Annotated[
+        Path | None, option("File with the token that HTTP clients send.  [default: a new one, in a file]")
+    ] = None
+    no_login: Annotated[bool, option("Let every program on this machine use the HTTP API.")] = False
+    proxies: Annotated[
+        list[str] | None,
+        option(
+            "Address or network of a proxy that says who asks; repeatable.  [default: none]",
+            "ADDRESS",
+            "--proxy",
+        ),
+    ] = None
+    user_header: Annotated[
+        str | None,
+        option("Header in which the proxy names a person: X-Forwarded-User.  [default: none]", "HEADER"),
+    ] = None
+    groups_header: Annotated[
+        str | None, option("Header in which it names groups: X-Forwarded-Groups.  [default: none]", "HEADER")
+    ] = None
+    origin: Annotated[
+        SplitResult | None,
+        option(
+            "Where browsers see the server, if a proxy is in front: https://ops.example.com/queues.",
+            "URL",
+            parser=_origin_of,
+        ),
+    ] = None
+    oidc: Annotated[
+        str | None, option("Identity provider where people log in: its issuer's address.", "ISSUER")
+    ] = None
+    oidc_client: Annotated[str | None, option("What the provider knows this server as.", "ID")] = None
+    oidc_secret_file: Annotated[
+        Path | None, option("File with the secret that the provider gave.  [default: none]")
+    ] = None
+    oidc_name: Annotated[str, option("Claim that is a person's name here.", "CLAIM")] = "email"
+    oidc_groups: Annotated[str, option("Claim with the names of groups.", "CLAIM")] = "groups"
+    read_only: Annotated[bool, option("Let everybody look, and nobody change anything.")] = False
+    name: Annotated[str, option("What the console's pages are marked with: prod.")] = ""
+    colour: Annotated[str, option("Its colour: blue, green, grey, orange, purple or red.")] = "grey"
+    also: Annotated[
+        list[AlsoServed] | None,
+        option(
+            "Another store, below /NAME/; repeatable.  [default: none]", "NAME[:COLOUR]=STORE", parser=_also
+        ),
+    ] = None
+    handlers: Annotated[
+        list[str] | None,
+        option(
+            "Handler that people may try letters on, in a sandbox; repeatable.  [default: none]",
+            "MODULE:FUNCTION",
+            "--handler",
+        ),
+    ] = None
+    trace_url: Annotated[
+        str, option("Where traces are shown: https://traces.example.com/trace/{trace_id}.", "URL")
+    ] = ""
+    token: str | None = dataclasses.field(default=None, repr=False)
 
     def check(self) -> None:
         """Refuse what cannot be served. Raises InvalidOption, and usage errors."""
@@ -77,7 +142,7 @@ class HttpDoor:
         _demand("starlette", "the HTTP API", "serve")
         self.access()
         self.pages()
-        for other in self.also:
+        for other in self.also or ():
             self.pages(other)
 
     def pages(self, other: AlsoServed | None = None) -> PageOptions:
@@ -152,221 +217,12 @@ def _demand(module: str, what: str, extra: str) -> None:
         raise usage(f"{what} needs more packages: {install(extra)}")
 
 
-def _origin_of(url: str | None) -> SplitResult | None:
-    if url is None:
-        return None
-    parts = urllib.parse.urlsplit(url.rstrip("/"))
-    web = parts.scheme in ("http", "https") and parts.hostname and not parts.query and not parts.fragment
-    if not web or not _PATH.fullmatch(parts.path):
-        raise usage(f"expected --origin to be such as https://queues.example.com, got {url!r}")
-    return parts
-
-
-def _also(text: str) -> AlsoServed:
-    named, _, url = text.partition("=")
-    name, _, colour = named.partition(":")
-    if not name or not url:
-        raise usage(f"expected --also to be such as test=test.db or prod:red=prod.db, got {text!r}")
-    return AlsoServed(name, colour or "grey", url)
-
-
 def _made(_: typer.Context, options: dict[str, Any]) -> HttpDoor:
-    file, no_login = options["token_file"], options.pop("no_login")
-    if no_login and file is not None:
+    door = HttpDoor(**options)
+    if door.no_login and door.token_file is not None:
         raise usage("give --token-file or --no-login, not both")
-    made = f"lzt_{secrets.token_urlsafe(32)}" if file is None else token_of(file)
-    options |= {
-        "origin": _origin_of(options["origin"]),
-        "also": [_also(one) for one in options["also"] or ()],
-    }
-    return HttpDoor(token=None if no_login else made, **options)
+    made = f"lzt_{secrets.token_urlsafe(32)}" if door.token_file is None else token_of(door.token_file)
+    return door if door.no_login else dataclasses.replace(door, token=made)
 
 
-HttpOptions = Annotated[
-    HttpDoor,
-    Options(
-        {
-            "http": (
-                Annotated[
-                    int | None,
-                    typer.Option(
-                        "--http",
-                        parser=number(0, 65_535),
-                        metavar="PORT",
-                        help="Port for the HTTP API; 0 for a free one.  [default: 8080 without --amqp]",
-                        show_default=False,
-                    ),
-                ],
-                None,
-            ),
-            "host": (
-                Annotated[
-                    str,
-                    typer.Option(
-                        "--host",
-                        metavar="ADDRESS",
-                        help="Address of the HTTP API. Beyond this machine it needs TLS.",
-                    ),
-                ],
-                "127.0.0.1",
-            ),
-            "token_file": (
-                Annotated[
-                    Path | None,
-                    option(
-                        "--token-file",
-                        "FILE",
-                        "File with the token that HTTP clients send.  [default: a new one, in a file]",
-                    ),
-                ],
-                None,
-            ),
-            "no_login": (
-                Annotated[
-                    bool,
-                    typer.Option("--no-login", help="Let every program on this machine use the HTTP API."),
-                ],
-                False,
-            ),
-            "proxies": (
-                Annotated[
-                    list[str] | None,
-                    option(
-                        "--proxy",
-                        "ADDRESS",
-                        "Address or network of a proxy that says who asks; repeatable.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "user_header": (
-                Annotated[
-                    str | None,
-                    option(
-                        "--user-header",
-                        "HEADER",
-                        "Header in which the proxy names a person: X-Forwarded-User.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "groups_header": (
-                Annotated[
-                    str | None,
-                    option(
-                        "--groups-header",
-                        "HEADER",
-                        "Header in which it names groups: X-Forwarded-Groups.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "origin": (
-                Annotated[
-                    str | None,
-                    option(
-                        "--origin",
-                        "URL",
-                        "Where browsers see the server, if a proxy is in front: https://ops.example.com/queues.",
-                    ),
-                ],
-                None,
-            ),
-            "oidc": (
-                Annotated[
-                    str | None,
-                    option(
-                        "--oidc", "ISSUER", "Identity provider where people log in: its issuer's address."
-                    ),
-                ],
-                None,
-            ),
-            "oidc_client": (
-                Annotated[
-                    str | None, option("--oidc-client", "ID", "What the provider knows this server as.")
-                ],
-                None,
-            ),
-            "oidc_secret_file": (
-                Annotated[
-                    Path | None,
-                    option(
-                        "--oidc-secret-file",
-                        "FILE",
-                        "File with the secret that the provider gave.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "oidc_name": (
-                Annotated[
-                    str,
-                    typer.Option("--oidc-name", metavar="CLAIM", help="Claim that is a person's name here."),
-                ],
-                "email",
-            ),
-            "oidc_groups": (
-                Annotated[
-                    str,
-                    typer.Option("--oidc-groups", metavar="CLAIM", help="Claim with the names of groups."),
-                ],
-                "groups",
-            ),
-            "read_only": (
-                Annotated[
-                    bool, typer.Option("--read-only", help="Let everybody look, and nobody change anything.")
-                ],
-                False,
-            ),
-            "name": (
-                Annotated[str, option("--name", "NAME", "What the console's pages are marked with: prod.")],
-                "",
-            ),
-            "colour": (
-                Annotated[
-                    str,
-                    typer.Option(
-                        "--colour",
-                        metavar="COLOUR",
-                        help="Its colour: blue, green, grey, orange, purple or red.",
-                    ),
-                ],
-                "grey",
-            ),
-            "also": (
-                Annotated[
-                    list[str] | None,
-                    option(
-                        "--also",
-                        "NAME[:COLOUR]=STORE",
-                        "Another store, below /NAME/; repeatable.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "handlers": (
-                Annotated[
-                    list[str] | None,
-                    option(
-                        "--handler",
-                        "MODULE:FUNCTION",
-                        "Handler that people may try letters on, in a sandbox; repeatable.  [default: none]",
-                    ),
-                ],
-                None,
-            ),
-            "trace_url": (
-                Annotated[
-                    str,
-                    option(
-                        "--trace-url",
-                        "URL",
-                        "Where traces are shown: https://traces.example.com/trace/{trace_id}.",
-                    ),
-                ],
-                "",
-            ),
-        },
-        _made,
-    ),
-]
+HttpOptions = Annotated[HttpDoor, Options.of(HttpDoor, _made)]

@@ -7,11 +7,10 @@ import sys
 from typing import Annotated, Any
 
 import msgspec
-import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, ListingOptions
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument
 from lazaretto.cli.exits import usage
 
 commands = Group()
@@ -45,10 +44,8 @@ def _kind_row(row: dict[str, Any]) -> tuple[object, ...]:
 @group.command("run")
 def run_change(
     call: ChangeOptions,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Such as purge.", show_default=False)],
-    fields: Annotated[
-        str, typer.Argument(metavar="JSON", help="Its fields; - is standard input.", show_default=False)
-    ] = "{}",
+    name: Annotated[str, argument("Such as purge.")],
+    fields: Annotated[str, argument("Its fields; - is standard input.", "JSON")] = "{}",
 ) -> None:
     """Run a change that is given as JSON, once under a key.
 

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
-import typer
-
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import ListingOptions, limit_option
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.exits import usage
 from lazaretto.cli.output import Table
-from lazaretto.cli.parse import number, past
+from lazaretto.cli.parse import number
 from lazaretto.commands import Mark
 from lazaretto.commands.opposites import LATER, entry_records
 from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
@@ -34,52 +32,26 @@ _EVENT_COLUMNS = ("position", "time", "kind", "queue", "sequence", "detail")
 _SPARE = ("position", "actor", "time")
 _AUDIT_COLUMNS = ("position", "time", "actor", "action", "queue", "detail")
 
-OnlyQueueOption = Annotated[
-    str | None,
-    typer.Option(
-        "--queue", "-q", metavar="QUEUE", help="Only of this queue.", autocompletion=names_of_queues
-    ),
-]
-SinceOption = Annotated[
-    datetime | None,
-    typer.Option("--since", parser=past, metavar="TIME", help="Only from this time (ISO 8601, or 2h ago)."),
-]
+OnlyQueueOption = Annotated[str | None, option("Only of this queue.", "", "-q", complete=names_of_queues)]
+SinceOption = Annotated[datetime | None, option("Only from this time (ISO 8601, or 2h ago).")]
 
 
 @commands.command("events")
 def events(
     call: ListingOptions,
-    after: Annotated[
-        int | None,
-        typer.Option("--after", metavar="POSITION", parser=number(0), help="Only after this position."),
-    ] = None,
+    after: Annotated[int | None, option("Only after this position.", "POSITION", parser=number(0))] = None,
     since: SinceOption = None,
     last: Annotated[
         int | None,
-        typer.Option(
-            "--last",
-            metavar="NUMBER",
-            parser=number(1),
-            help="Show only the newest; --follow continues from there.",
-        ),
+        option("Show only the newest; --follow continues from there.", "NUMBER", parser=number(1)),
     ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Keep printing new events (JSON Lines with --json)."),
-    ] = False,
+    follow: Annotated[bool, option("Keep printing new events (JSON Lines with --json).", "", "-f")] = False,
     kind: Annotated[
-        str | None,
-        typer.Option(
-            "--kind",
-            metavar="KIND",
-            help=f"Only this kind: {', '.join(EVENT_KINDS)}.",
-            autocompletion=lambda: list(EVENT_KINDS),
-        ),
+        str | None, option(f"Only this kind: {', '.join(EVENT_KINDS)}.", complete=lambda: list(EVENT_KINDS))
     ] = None,
     queue: OnlyQueueOption = None,
     limit: Annotated[
-        int | None,
-        limit_option("Maximum number of events: the newest, or the next after --after."),
+        int | None, limit_option("Maximum number of events: the newest, or the next after --after.")
     ] = None,
 ) -> None:
     """Print what happened, oldest first.
@@ -171,27 +143,14 @@ def _event_row(event: Event) -> tuple[object, ...]:
 def audit(
     call: ListingOptions,
     queue: OnlyQueueOption = None,
-    limit: Annotated[
-        int,
-        limit_option("Maximum number of entries: the newest.", MOST_MESSAGES),
-    ] = 100,
-    actor: Annotated[str | None, typer.Option("--actor", metavar="NAME", help="Only of this actor.")] = None,
-    action: Annotated[
-        str | None, typer.Option("--action", metavar="ACTION", help="Only this action, such as update.")
-    ] = None,
+    limit: Annotated[int, limit_option("Maximum number of entries: the newest.", MOST_MESSAGES)] = 100,
+    actor: Annotated[str | None, option("Only of this actor.", "NAME")] = None,
+    action: Annotated[str | None, option("Only this action, such as update.")] = None,
     since: SinceOption = None,
-    until: Annotated[
-        datetime | None,
-        typer.Option("--until", parser=past, metavar="TIME", help="Only before this time."),
-    ] = None,
+    until: Annotated[datetime | None, option("Only before this time.")] = None,
     before: Annotated[
         int | None,
-        typer.Option(
-            "--before",
-            metavar="POSITION",
-            parser=number(1),
-            help="Only below this position: the next page behind its last line.",
-        ),
+        option("Only below this position: the next page behind its last line.", "POSITION", parser=number(1)),
     ] = None,
 ) -> None:
     """Print what operators did, newest first."""
@@ -223,11 +182,6 @@ add_change(
     text="Mark this moment, such as a release.\n\n"
     "Causes of dead letters tell after which mark they came first. `lazaretto audit --action mark` lists "
     "marks.",
-    parameters={
-        "text": (
-            Annotated[str, typer.Argument(metavar="TEXT", help="Such as 'release 42'.", show_default=False)],
-            ...,
-        )
-    },
+    parameters={"text": Annotated[str, argument("Such as 'release 42'.")]},
     result=lambda broker, fields, answer: {"text": fields["text"]},
 )

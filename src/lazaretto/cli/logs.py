@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import enum
 import logging
 from collections.abc import Callable, Iterator
-from typing import Annotated, NamedTuple
-
-import typer
+from typing import Annotated
 
 from lazaretto.cli import output
-from lazaretto.cli.command import Options
+from lazaretto.cli.command import Options, option
 
 
 class LogFormat(enum.Enum):
@@ -30,11 +29,16 @@ class LogLevel(enum.Enum):
     ERROR = "error"
 
 
-class Logs(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Logs:
     """Which log records are printed, and how."""
 
-    format: LogFormat
-    level: LogLevel
+    format: Annotated[
+        LogFormat, option("How log records are printed on standard error.", "", "--log-format")
+    ] = LogFormat.TEXT
+    level: Annotated[LogLevel, option("From which level on they are printed.", "", "--log-level")] = (
+        LogLevel.WARNING
+    )
 
     @contextlib.contextmanager
     def shown(self, say: Callable[[str], object] = output.lines_to_stderr) -> Iterator[None]:
@@ -69,24 +73,4 @@ class Logs(NamedTuple):
             log.removeHandler(handler)
 
 
-LogOptions = Annotated[
-    Logs,
-    Options(
-        {
-            "log_format": (
-                Annotated[
-                    LogFormat,
-                    typer.Option("--log-format", help="How log records are printed on standard error."),
-                ],
-                LogFormat.TEXT,
-            ),
-            "log_level": (
-                Annotated[
-                    LogLevel, typer.Option("--log-level", help="From which level on they are printed.")
-                ],
-                LogLevel.WARNING,
-            ),
-        },
-        lambda context, given: Logs(given["log_format"], given["log_level"]),
-    ),
-]
+LogOptions = Annotated[Logs, Options.of(Logs)]

@@ -12,7 +12,7 @@ import typer
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, ListingOptions, QueueArgument, limit_option
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.entity_commands import Entity, Texts, add_entity, key_of, messages_of
@@ -197,12 +197,8 @@ def _status_of(broker: Broker, path: str) -> QueueStatus:
 @queues.command("rates")
 def rates(
     call: ListingOptions,
-    queue: Annotated[
-        str | None, typer.Argument(metavar="QUEUE", help="Path of the queue.", autocompletion=names_of_queues)
-    ] = None,
-    span: Annotated[
-        Span, typer.Option("--span", help="Minutes (of a day) or hours (of 30 days).")
-    ] = Span.MINUTE,
+    queue: Annotated[str | None, argument("Path of the queue.", "QUEUE", complete=names_of_queues)] = None,
+    span: Annotated[Span, option("Minutes (of a day) or hours (of 30 days).")] = Span.MINUTE,
     limit: Annotated[int, limit_option("Number of minutes or hours.")] = 60,
 ) -> None:
     """Show what happened to messages, by minute or hour.
@@ -224,13 +220,7 @@ add_change(
     text="Resume a halted or disabled queue.\n\n"
     "A halted queue needs --verdict. QUEUE;poison is the dead-letter subqueue.",
     parameters={
-        "verdict": (
-            Annotated[
-                Verdict | None,
-                typer.Option(help="What happens to the message that halted the queue.", show_default=False),
-            ],
-            None,
-        )
+        "verdict": Annotated[Verdict | None, option("What happens to the message that halted the queue.")]
     },
     result=lambda broker, fields, answer: broker.queue(fields["path"]),
 )

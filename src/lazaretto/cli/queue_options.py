@@ -7,10 +7,8 @@ import enum
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-import typer
-
 from lazaretto.cli import output
-from lazaretto.cli.command import Options
+from lazaretto.cli.command import Options, option
 from lazaretto.cli.exits import usage
 from lazaretto.cli.output import Facts
 from lazaretto.cli.parse import NOTHING, count, duration, optional_count, optional_duration, optional_text
@@ -75,10 +73,8 @@ class Preset(enum.Enum):
 
 
 def _option(kind: Any, help_: str, panel: str, *names: str, metavar: str = "", parser: Any = None) -> Any:
-    option = typer.Option(
-        *names, help=help_, parser=parser, metavar=metavar or None, rich_help_panel=panel, show_default=False
-    )
-    return Annotated[kind | None, option]
+    made = option(help_, metavar, *names, parser=parser, panel=panel)
+    return Annotated[kind | None, made]
 
 
 def _flags(name: str) -> str:
@@ -269,10 +265,10 @@ def label_of(name: str) -> str:
 def option_facts(options: Any) -> Facts:
     """Return the names and values of options, without those that are objects of options themselves."""
     facts: Facts = []
-    for name, option in options_of(type(options)).items():
+    for name, declared in options_of(type(options)).items():
         value = getattr(options, name)
         if not isinstance(value, PoisonPolicy | BreakerPolicy):
-            facts.append((label_of(name), _shown(value, option.check)))
+            facts.append((label_of(name), _shown(value, declared.check)))
     return facts
 
 

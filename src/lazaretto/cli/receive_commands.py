@@ -6,13 +6,11 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Annotated
 
-import typer
-
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.settling import NEXT_SESSION, NextSession
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions, ListingOptions, QueueArgument, limit_option
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.dead_letter_text import first_line, message_facts, print_block
 from lazaretto.cli.exits import usage
 from lazaretto.cli.output import Table
@@ -42,16 +40,9 @@ _STATES = {
 def peek(
     call: ListingOptions,
     queue: QueueArgument,
-    most: Annotated[
-        int,
-        limit_option("Maximum number of messages."),
-    ] = 10,
-    start: Annotated[
-        int, typer.Option("--from", metavar="NUMBER", parser=number(0), help="First sequence number.")
-    ] = 0,
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Only messages of this session.")
-    ] = None,
+    most: Annotated[int, limit_option("Maximum number of messages.")] = 10,
+    start: Annotated[int, option("First sequence number.", "NUMBER", "--from", parser=number(0))] = 0,
+    session: Annotated[str | None, option("Only messages of this session.", "ID")] = None,
 ) -> None:
     """Look at messages without locking them.
 
@@ -91,60 +82,31 @@ def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
 def receive(
     call: CallOptions,
     queue: QueueArgument,
-    most: Annotated[
-        int,
-        limit_option("Maximum number of messages.", MOST_MESSAGES),
-    ] = 1,
+    most: Annotated[int, limit_option("Maximum number of messages.", MOST_MESSAGES)] = 1,
     wait: Annotated[
         float | None,
-        typer.Option(
-            "--wait",
-            "-w",
-            parser=duration,
-            metavar="DURATION",
-            help="Time to wait for the first message.  [default: 0s]",
-        ),
+        option("Time to wait for the first message.  [default: 0s]", "DURATION", "-w", parser=duration),
     ] = None,
     numbers: Annotated[
         list[int] | None,
-        typer.Option(
+        option(
+            "Receive the active message with this sequence number; repeatable.",
+            "NUMBER",
             "--number",
-            metavar="NUMBER",
             parser=number(1),
-            help="Receive the active message with this sequence number; repeatable.",
         ),
     ] = None,
-    complete: Annotated[
-        bool, typer.Option("--complete", help="Complete the messages: they leave the queue.")
-    ] = False,
-    abandon: Annotated[
-        bool, typer.Option("--abandon", help="Count a failed attempt; the poison policy applies.")
-    ] = False,
-    dead_letter: Annotated[
-        bool, typer.Option("--dead-letter", help="Move the messages to the dead-letter queue.")
-    ] = False,
-    error: Annotated[
-        str | None, typer.Option("--error", metavar="ERROR", help="With --abandon: 'Type: text'.")
-    ] = None,
+    complete: Annotated[bool, option("Complete the messages: they leave the queue.")] = False,
+    abandon: Annotated[bool, option("Count a failed attempt; the poison policy applies.")] = False,
+    dead_letter: Annotated[bool, option("Move the messages to the dead-letter queue.")] = False,
+    error: Annotated[str | None, option("With --abandon: 'Type: text'.")] = None,
     delay: Annotated[
-        float | None,
-        typer.Option(
-            "--delay", parser=duration, metavar="DURATION", help="With --abandon: delay before the retry."
-        ),
+        float | None, option("With --abandon: delay before the retry.", "DURATION", parser=duration)
     ] = None,
-    reason: Annotated[
-        str | None, typer.Option("--reason", metavar="REASON", help="With --dead-letter: reason.")
-    ] = None,
-    description: Annotated[
-        str | None,
-        typer.Option("--description", metavar="DETAIL", help="With --dead-letter: detailed reason."),
-    ] = None,
-    session: Annotated[
-        str | None, typer.Option("--session", metavar="ID", help="Receive from this session.")
-    ] = None,
-    next_session: Annotated[
-        bool, typer.Option("--next-session", help="Receive from the next free session.")
-    ] = False,
+    reason: Annotated[str | None, option("With --dead-letter: reason.")] = None,
+    description: Annotated[str | None, option("With --dead-letter: detailed reason.", "DETAIL")] = None,
+    session: Annotated[str | None, option("Receive from this session.", "ID")] = None,
+    next_session: Annotated[bool, option("Receive from the next free session.")] = False,
 ) -> None:
     """Receive messages, print them and settle them.
 
@@ -253,10 +215,7 @@ def _receive_row(message: ReceivedMessage) -> tuple[object, ...]:
 def show(
     call: CallOptions,
     queue: QueueArgument,
-    sequence: Annotated[
-        int,
-        typer.Argument(metavar="NUMBER", parser=number(1), help="Sequence number.", show_default=False),
-    ],
+    sequence: Annotated[int, argument("Sequence number.", "NUMBER", parser=number(1))],
 ) -> None:
     """Show a message, and what happened to it.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from lazaretto.broker.broker import Broker
 from lazaretto.broker.repairs import Repair
 from lazaretto.cli import output
@@ -20,7 +18,7 @@ from lazaretto.cli.call import (
     confirm,
     require_person,
 )
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.dead_letter_selection import (
     DestinationOption,
     MostOption,
@@ -58,30 +56,21 @@ from lazaretto.tools.signals import Ending
 commands = Group()
 repairs = commands.group("repair")
 
-NameArgument = Annotated[str, typer.Argument(metavar="REPAIR", help="The repair's name.", show_default=False)]
-DetachOption = Annotated[
-    bool, typer.Option("--detach", help="Return at once; a host or `lazaretto repair run` does the work.")
-]
+NameArgument = Annotated[str, argument("The repair's name.", "REPAIR")]
+DetachOption = Annotated[bool, option("Return at once; a host or `lazaretto repair run` does the work.")]
 InFlightOption = Annotated[
     Any,
-    typer.Option(
-        "--in-flight", metavar="N", parser=optional_count,
-        help="Maximum number of letters sent but not yet processed; none: no limit, no ramp.",
-    ),
-]  # fmt: skip
-RateOption = Annotated[
-    Any,
-    typer.Option(
-        "--rate", metavar="N", parser=optional_count, help="Maximum letters per second; none: no limit."
+    option(
+        "Maximum number of letters sent but not yet processed; none: no limit, no ramp.",
+        "N",
+        parser=optional_count,
     ),
 ]
+RateOption = Annotated[Any, option("Maximum letters per second; none: no limit.", "N", parser=optional_count)]
 EditOption = Annotated[
     str | None,
-    typer.Option(
-        "--edit", metavar="EDIT",
-        help="What to change: a JSON patch, SET body.region = 'eu', module:function, or @FILE with one.",
-    ),
-]  # fmt: skip
+    option("What to change: a JSON patch, SET body.region = 'eu', module:function, or @FILE with one."),
+]
 
 _COLUMNS = ("repair", "queue", "phase", "letters", "sent", "processed", "failed", "skipped", "undone", "by")
 _LETTER_COLUMNS = ("sequence", "outcome", "sent as", "queue", "why")
@@ -94,33 +83,17 @@ def plan(
     call: ChangeOptions,
     queue: QueueArgument,
     selection: SelectionOptions,
-    name: Annotated[str | None, typer.Option("--name", metavar="NAME", help="A name for the repair.")] = None,
+    name: Annotated[str | None, option("A name for the repair.")] = None,
     to: DestinationOption = None,
     edit: EditOption = None,
     limit: MostOption = None,
-    order: Annotated[
-        str | None,
-        typer.Option("--order", metavar="ORDER", help=f"Order: {' or '.join(ORDERS)}."),
-    ] = None,
-    canary: Annotated[
-        int, typer.Option("--canary", metavar="K", parser=number(0), help="Number of letters in the canary.")
-    ] = 10,
+    order: Annotated[str | None, option(f"Order: {' or '.join(ORDERS)}.")] = None,
+    canary: Annotated[int, option("Number of letters in the canary.", "K", parser=number(0))] = 10,
     canary_failures: Annotated[
-        int,
-        typer.Option(
-            "--canary-failures",
-            metavar="N",
-            parser=number(0),
-            help="Number of canary letters that may fail again.",
-        ),
+        int, option("Number of canary letters that may fail again.", "N", parser=number(0))
     ] = 0,
-    canary_wait: Annotated[
-        Any,
-        typer.Option("--canary-wait", metavar="TIME", parser=duration, help="Time to wait for the canary."),
-    ] = "10m",
-    look: Annotated[
-        int, typer.Option("--look-at", metavar="N", parser=number(1), help="Number of letters to preview.")
-    ] = 1000,
+    canary_wait: Annotated[Any, option("Time to wait for the canary.", "TIME", parser=duration)] = "10m",
+    look: Annotated[int, option("Number of letters to preview.", "N", "--look-at", parser=number(1))] = 1000,
     in_flight: InFlightOption = "1000",
     rate: RateOption = None,
 ) -> None:
@@ -228,7 +201,7 @@ add_change(
     "pause",
     PauseRepair,
     _print_status,
-    parameters={"name": (NameArgument, ...)},
+    parameters={"name": NameArgument},
     result=_status,
 )
 add_change(
@@ -237,16 +210,10 @@ add_change(
     ExcludeLetters,
     _print_status,
     parameters={
-        "name": (NameArgument, ...),
-        "sequence_numbers": (
-            Annotated[
-                list[int],
-                typer.Argument(
-                    metavar="NUMBER...", parser=number(1), help="Sequence numbers.", show_default=False
-                ),
-            ],
-            ...,
-        ),
+        "name": NameArgument,
+        "sequence_numbers": Annotated[
+            list[int], argument("Sequence numbers.", "NUMBER...", parser=number(1))
+        ],
     },
     result=_status,
 )
@@ -255,7 +222,7 @@ add_change(
     "cancel",
     CancelRepair,
     _print_status,
-    parameters={"name": (NameArgument, ...)},
+    parameters={"name": NameArgument},
     result=_status,
 )
 
@@ -294,9 +261,7 @@ def show(call: CallOptions, name: NameArgument) -> None:
 def letters(
     call: ListingOptions,
     name: NameArgument,
-    skipped: Annotated[
-        bool, typer.Option("--skipped", help="Only letters that were not sent, with the reason.")
-    ] = False,
+    skipped: Annotated[bool, option("Only letters that were not sent, with the reason.")] = False,
 ) -> None:
     """List what became of each letter that was dealt with."""
 
@@ -311,9 +276,7 @@ def letters(
 @repairs.command("list")
 def list_(
     call: ListingOptions,
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Only repairs of this queue.")
-    ] = None,
+    queue: Annotated[str | None, option("Only repairs of this queue.")] = None,
     limit: LimitOption = None,
 ) -> None:
     """List repairs, the newest first."""
@@ -333,10 +296,7 @@ def list_(
 @repairs.command("run")
 def run(
     call: CallOptions,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[REPAIR]", help="Run only this repair, until it ends.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, argument("Run only this repair, until it ends.", "[REPAIR]")] = None,
 ) -> None:
     """Run repairs until told to end, or one until it is over.
 

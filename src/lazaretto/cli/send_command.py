@@ -21,7 +21,7 @@ from lazaretto.broker.broker import store_of
 from lazaretto.broker.sender import Sender
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_destinations, names_of_queues
 from lazaretto.cli.exits import CommandError, exit_code_of, usage
 from lazaretto.cli.parse import duration, future, properties
@@ -48,69 +48,45 @@ def _text(name: str, metavar: str, help_: str, names: Callable[..., list[str]] |
 @commands.command("send")
 def send(
     call: CallOptions,
-    queue: Annotated[
-        str,
-        typer.Argument(
-            metavar="QUEUE",
-            help="Path of the queue or topic.",
-            show_default=False,
-            autocompletion=names_of_destinations,
-        ),
-    ],
-    body: Annotated[
-        str | None, typer.Argument(metavar="[BODY]", help="Body as text.", show_default=False)
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Read from FILE; - is standard input."),
-    ] = None,
+    queue: Annotated[str, argument("Path of the queue or topic.", complete=names_of_destinations)],
+    body: Annotated[str | None, argument("Body as text.")] = None,
+    file: Annotated[Path | None, option("Read from FILE; - is standard input.", "", "-f")] = None,
     jsonl: Annotated[
-        bool,
-        typer.Option("--jsonl", help="Send one message per line of JSON, from standard input or --file."),
+        bool, option("Send one message per line of JSON, from standard input or --file.")
     ] = False,
-    message_id: Annotated[str | None, _text("--message-id", "ID", "Message ID.  [default: assigned]")] = None,
-    session: Annotated[str | None, _text("--session", "ID", "Session ID.")] = None,
-    subject: Annotated[str | None, _text("--subject", "SUBJECT", "Subject.")] = None,
+    message_id: Annotated[str | None, option("Message ID.  [default: assigned]", "ID")] = None,
+    session: Annotated[str | None, option("Session ID.", "ID")] = None,
+    subject: Annotated[str | None, option("Subject.")] = None,
     correlation_id: Annotated[
-        str | None,
-        _text("--correlation-id", "ID", "Correlation ID, for example of the request it answers."),
+        str | None, option("Correlation ID, for example of the request it answers.", "ID")
     ] = None,
-    to: Annotated[str | None, _text("--to", "ADDRESS", "Recipient.")] = None,
-    reply_to: Annotated[str | None, _text("--reply-to", "ADDRESS", "Address for replies.")] = None,
-    reply_to_session: Annotated[
-        str | None, _text("--reply-to-session", "ID", "Session ID for replies.")
-    ] = None,
-    content_type: Annotated[str | None, _text("--content-type", "TYPE", "Content type of the body.")] = None,
-    partition_key: Annotated[str | None, _text("--partition-key", "KEY", "Partition key.")] = None,
+    to: Annotated[str | None, option("Recipient.", "ADDRESS")] = None,
+    reply_to: Annotated[str | None, option("Address for replies.", "ADDRESS")] = None,
+    reply_to_session: Annotated[str | None, option("Session ID for replies.", "ID")] = None,
+    content_type: Annotated[str | None, option("Content type of the body.", "TYPE")] = None,
+    partition_key: Annotated[str | None, option("Partition key.", "KEY")] = None,
     property_: Annotated[
-        list[str] | None,
-        typer.Option("--property", "-p", metavar="NAME=TEXT", help="Application property; repeatable."),
+        list[str] | None, option("Application property; repeatable.", "NAME=TEXT", "-p")
     ] = None,
     time_to_live: Annotated[
-        float | None, typer.Option("--ttl", parser=duration, metavar="DURATION", help="Time to live.")
+        float | None, option("Time to live.", "DURATION", "--ttl", parser=duration)
     ] = None,
     at: Annotated[
         datetime | None,
-        typer.Option(
-            "--at",
-            parser=future,
-            metavar="TIME",
-            help="Deliver no earlier than this time (ISO 8601, or 5m from now).",
-        ),
+        option("Deliver no earlier than this time (ISO 8601, or 5m from now).", parser=future),
     ] = None,
     via: Annotated[
         str | None,
-        _text(
-            "--via", "QUEUE", "Send through this queue; undeliverable messages stay there.", names_of_queues
+        option(
+            "Send through this queue; undeliverable messages stay there.", "QUEUE", complete=names_of_queues
         ),
     ] = None,
     dead_letter_queue: Annotated[
         str,
-        _text(
-            "--dead-letter-queue",
+        option(
+            "Queue that receives it if it is rejected.",
             "QUEUE|none",
-            f"Queue that receives it if it is rejected.  [default: {SYSTEM_DEAD_LETTER_QUEUE}]",
-            names_of_queues,
+            complete=names_of_queues,
         ),
     ] = SYSTEM_DEAD_LETTER_QUEUE,
 ) -> None:

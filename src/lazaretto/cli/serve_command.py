@@ -110,7 +110,7 @@ def serve(
         raise usage("give --also with --http: clients of AMQP have one store")
     # Opened once to say what is wrong with a store as every command does.
     stores = []
-    for url in (call.store, *(other.url for other in http.also)):
+    for url in (call.store, *(other.url for other in http.also or ())):
         with dataclasses.replace(call, store=url).broker() as broker:
             stores.append(str(broker.facts()["store_id"]))
     if http.http is not None:
@@ -223,7 +223,7 @@ async def _serve_http(
             http.pages(other),
             tried(other.url),
         )
-        for other in http.also
+        for other in http.also or ()
     ]
     serving = open_web(
         broker, access, host=http.host, port=port, host_names=http.host_names(), pages=http.pages(),

@@ -10,11 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from lazaretto import errors
 from lazaretto.cli import output
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.exits import CommandError, Exit, usage
 from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import shown
@@ -76,29 +74,20 @@ def sentence_of(output: str) -> str:
 @pipelines.command("run")
 def run(
     pipeline: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:FUNCTION", help="Function that takes the session and returns its queries."
-        ),
+        str, argument("Function that takes the session and returns its queries.", "MODULE:FUNCTION")
     ],
     master: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="A spark:// or k8s:// URL, or yarn; else this machine."),
+        str | None, option("A spark:// or k8s:// URL, or yarn; else this machine.", "URL")
     ] = None,
-    archive: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Packages for executors, from `spark pack`.")
-    ] = None,
+    archive: Annotated[str | None, option("Packages for executors, from `spark pack`.", "FILE")] = None,
     py_files: Annotated[
-        list[str] | None,
-        typer.Option("--py-files", metavar="FILE", help="Modules for executors: .py or .zip; repeatable."),
+        list[str] | None, option("Modules for executors: .py or .zip; repeatable.", "FILE")
     ] = None,
     environment: Annotated[
-        list[str] | None,
-        typer.Option("--env", metavar="NAME", help="Variable that tasks get too; repeatable."),
+        list[str] | None, option("Variable that tasks get too; repeatable.", "NAME", "--env")
     ] = None,
     setting: Annotated[
-        list[str] | None,
-        typer.Option("--conf", metavar="NAME=VALUE", help="Setting of Spark; repeatable."),
+        list[str] | None, option("Setting of Spark; repeatable.", "NAME=VALUE", "--conf")
     ] = None,
 ) -> None:
     """Run the queries of a pipeline until they end.
@@ -169,7 +158,7 @@ def _is_there(file: str) -> bool:
 
 @pipelines.command("pack")
 def pack(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where the archive goes, such as env.zip.")],
+    file: Annotated[Path, argument("Where the archive goes, such as env.zip.")],
 ) -> None:
     """Make an archive of the packages that executors need.
 

@@ -12,7 +12,7 @@ import typer
 
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, Listing, ListingOptions, NamedQueuesOption, limit_option
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, option
 from lazaretto.cli.exits import usage
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED, QueueGlance, RecentRates, Status
 from lazaretto.model.installing import install
@@ -32,9 +32,7 @@ def status(
     call: ListingOptions,
     queue: NamedQueuesOption = None,
     limit: Annotated[int, limit_option("Maximum number of queues.")] = 50,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Refresh every 2 seconds until interrupted.")
-    ] = False,
+    watch: Annotated[bool, option("Refresh every 2 seconds until interrupted.")] = False,
 ) -> None:
     """Show queues, the worst first, and what to type next.
 

@@ -6,14 +6,12 @@ import dataclasses
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple
-
-import typer
+from typing import Annotated, Any, BinaryIO
 
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output, parse
 from lazaretto.cli.call import ChangeOptions, ListingOptions
-from lazaretto.cli.command import Group, Options
+from lazaretto.cli.command import Group, Options, argument, option
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.entity_commands import (
     Entity,
@@ -132,12 +130,7 @@ def _new_subscription(key: Key, values: Mapping[str, Any]) -> Command:
     return CreateSubscription(topic=topic, subscription=name, options=given_options(settings), rules=rules)
 
 
-_FILTER = Annotated[
-    str | None,
-    typer.Option(
-        "--filter", metavar="SQL", help="Condition for its messages.  [default: all]", show_default=False
-    ),
-]
+_FILTER = Annotated[str | None, option("Condition for its messages.  [default: all]", "SQL", "--filter")]
 
 add_entity(
     topics,
@@ -200,47 +193,27 @@ add_entity(
 rules = commands.group("rule")
 
 _JUDGED = ("message", "rule", "matches", "why")
-RuleArgument = Annotated[str, typer.Argument(metavar="RULE", help="Name of the rule.", show_default=False)]
-FilterOption = Annotated[
-    str | None, typer.Option("--filter", metavar="SQL", help="Condition in SQL.", show_default=False)
-]
+RuleArgument = Annotated[str, argument("Name of the rule.")]
+FilterOption = Annotated[str | None, option("Condition in SQL.", "SQL")]
 
 
-class Equal(NamedTuple):
+@dataclasses.dataclass(frozen=True, slots=True)
+class Equal:
     """What a message has, or must have."""
 
-    subject: str | None
-    correlation_id: str | None
-    properties: dict[str, Any]
+    properties: Annotated[
+        list[str] | None, option("Application property; repeatable.", "NAME=VALUE", "--property", "-p")
+    ] = None
+    subject: Annotated[str | None, option("Subject.")] = None
+    correlation_id: Annotated[str | None, option("Correlation ID.", "ID")] = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of a message, by name. Raises BadParameter."""
+        properties = values_of(parse.properties(self.properties or []))
+        return {"subject": self.subject, "correlation_id": self.correlation_id, "properties": properties}
 
 
-def _equal(properties: list[str] | None, **others: str | None) -> Equal:
-    return Equal(properties=values_of(parse.properties(properties or [])), **others)
-
-
-def _text(name: str, metavar: str, help_: str) -> tuple[Any, Any]:
-    return Annotated[str | None, typer.Option(name, metavar=metavar, help=help_)], None
-
-
-EqualOptions = Annotated[
-    Equal,
-    Options(
-        {
-            "properties": (
-                Annotated[
-                    list[str] | None,
-                    typer.Option(
-                        "--property", "-p", metavar="NAME=VALUE", help="Application property; repeatable."
-                    ),
-                ],
-                None,
-            ),
-            "subject": _text("--subject", "SUBJECT", "Subject."),
-            "correlation_id": _text("--correlation-id", "ID", "Correlation ID."),
-        },
-        lambda context, given: _equal(**given),
-    ),
-]
+EqualOptions = Annotated[Equal, Options.of(Equal)]
 
 
 @rules.command("list")
@@ -260,14 +233,9 @@ def add(
     rule: RuleArgument,
     equal: EqualOptions,
     filter_: FilterOption = None,
-    every: Annotated[bool, typer.Option("--all", help="Select every message.")] = False,
-    none: Annotated[bool, typer.Option("--none", help="Select no message.")] = False,
-    action: Annotated[
-        str | None,
-        typer.Option(
-            "--action", metavar="SQL", help="Changes to the message: SET and REMOVE.", show_default=False
-        ),
-    ] = None,
+    every: Annotated[bool, option("Select every message.", "", "--all")] = False,
+    none: Annotated[bool, option("Select no message.")] = False,
+    action: Annotated[str | None, option("Changes to the message: SET and REMOVE.", "SQL")] = None,
     exist_ok: ExistOption = False,
 ) -> None:
     """Add a rule to a subscription.
@@ -277,7 +245,7 @@ def add(
     'name="5"'.
     """
     condition: Any = TrueFilter() if every else FalseFilter()
-    same = {field: value for field, value in equal._asdict().items() if value}
+    same = {field: value for field, value in equal.fields().items() if value}
     if sum([filter_ is not None, every, none, bool(same)]) != 1:
         raise usage("give --filter, --all, --none, or values to match (--property, --subject, …)")
     if filter_ is not None:
@@ -310,26 +278,13 @@ def delete(call: ChangeOptions, topic: TopicArgument, name: SubscriptionArgument
 def test(
     call: ListingOptions,
     equal: EqualOptions,
-    topic: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[TOPIC]", help="Path of the topic.", show_default=False, autocompletion=names_of_topics
-        ),
-    ] = None,
+    topic: Annotated[str | None, argument("Path of the topic.", complete=names_of_topics)] = None,
     name: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[SUBSCRIPTION]",
-            help="Subscription whose rules are tested.",
-            show_default=False,
-            autocompletion=names_of_subscriptions,
-        ),
+        argument("Subscription whose rules are tested.", "[SUBSCRIPTION]", complete=names_of_subscriptions),
     ] = None,
     filter_: FilterOption = None,
-    file: Annotated[
-        Path | None,
-        typer.Option("--file", "-f", metavar="FILE", help="Messages as JSON Lines; - is standard input."),
-    ] = None,
+    file: Annotated[Path | None, option("Messages as JSON Lines; - is standard input.", "", "-f")] = None,
 ) -> None:
     """Test which rules match a message, and say why.
 
@@ -349,7 +304,7 @@ def test(
     judges = [judge_of(rule) for rule in tested]
     judgements = (
         dict(zip(_JUDGED, (number, judged.rule, judged.matches, judged.why), strict=True))
-        for number, view in enumerate(_messages(file, Message(b"", **equal._asdict())), 1)
+        for number, view in enumerate(_messages(file, Message(b"", **equal.fields())), 1)
         for judged in (judge(view) for judge in judges)
     )
     call.print_all(judgements, _JUDGED, _judged_row, "no rules: nothing matches")

@@ -11,12 +11,12 @@ import typer
 from lazaretto.broker.broker import Broker
 from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, ChangeOptions, ListingOptions, QueueArgument
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.commands import CommandGroup
 from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.exits import usage
 from lazaretto.cli.output import shorten
-from lazaretto.cli.parse import future, past
+from lazaretto.cli.parse import future
 from lazaretto.commands import (
     AcknowledgeCause,
     MergeCauses,
@@ -123,12 +123,7 @@ CauseArgument = Annotated[
 ]
 SinceOption = Annotated[
     datetime | None,
-    typer.Option(
-        "--since",
-        parser=past,
-        metavar="TIME",
-        help="A cause is new if it is younger than this.  [default: 24h]",
-    ),
+    option("A cause is new if it is younger than this.  [default: 24h]"),
 ]
 
 
@@ -165,10 +160,8 @@ def list_(
     call: ListingOptions,
     queue: QueueArgument,
     since: SinceOption = None,
-    over: Annotated[bool, typer.Option("--over", help="Also causes without open letters.")] = False,
-    chart: Annotated[
-        bool, typer.Option("--chart", help="Draw the letters of the last 24 hours, stacked by cause.")
-    ] = False,
+    over: Annotated[bool, option("Also causes without open letters.")] = False,
+    chart: Annotated[bool, option("Draw the letters of the last 24 hours, stacked by cause.")] = False,
 ) -> None:
     """List the causes of dead letters, the largest first.
 
@@ -275,10 +268,9 @@ add_change(
     MergeCauses,
     "merged into cause {answer} of {path}",
     parameters={
-        "numbers": (
-            Annotated[list[int], typer.Argument(metavar="CAUSE CAUSE...", help="Causes to merge.", min=1)],
-            ...,
-        )
+        "numbers": Annotated[
+            list[int], typer.Argument(metavar="CAUSE CAUSE...", help="Causes to merge.", min=1)
+        ]
     },
     result=_cause_of_answer,
 )
@@ -291,9 +283,7 @@ def unmerge(
     number: CauseArgument,
     parts: Annotated[
         list[str],
-        typer.Argument(
-            metavar="CAUSE=FINGERPRINT,...", help="What each cause had, as the audit log tells of the merge."
-        ),
+        argument("What each cause had, as the audit log tells of the merge.", "CAUSE=FINGERPRINT,..."),
     ],
 ) -> None:
     """Part causes that were merged again."""
@@ -318,14 +308,10 @@ add_change(
     SplitCause,
     "made cause {answer} of {path}",
     parameters={
-        "number": (CauseArgument, ...),
-        "fingerprints": (
-            Annotated[
-                list[str],
-                typer.Argument(metavar="FINGERPRINT...", help="Fingerprints, as `triage show` prints them."),
-            ],
-            ...,
-        ),
+        "number": CauseArgument,
+        "fingerprints": Annotated[
+            list[str], argument("Fingerprints, as `triage show` prints them.", "FINGERPRINT...")
+        ],
     },
     result=_cause_of_answer,
 )
@@ -336,10 +322,8 @@ def note(
     call: ChangeOptions,
     queue: QueueArgument,
     number: CauseArgument,
-    text: Annotated[
-        str | None, typer.Argument(metavar="[TEXT]", help="The note.", show_default=False)
-    ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove the note.")] = False,
+    text: Annotated[str | None, argument("The note.")] = None,
+    remove: Annotated[bool, option("Remove the note.")] = False,
 ) -> None:
     """Keep a note with a cause."""
     if (text is None) is not remove:
@@ -358,11 +342,9 @@ def acknowledge(
     number: CauseArgument,
     until: Annotated[
         datetime | None,
-        typer.Option(
-            "--until", parser=future, metavar="TIME", help="Known until this time (ISO 8601, or 8h from now)."
-        ),
+        option("Known until this time (ISO 8601, or 8h from now).", parser=future),
     ] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Withdraw it.")] = False,
+    remove: Annotated[bool, option("Withdraw it.")] = False,
 ) -> None:
     """Say until when a cause is known."""
     if (until is None) is not remove:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import Annotated
 
-import typer
-
 from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
 from lazaretto.cli.call import (
@@ -18,7 +16,7 @@ from lazaretto.cli.call import (
     QueueArgument,
     limit_option,
 )
-from lazaretto.cli.command import Group
+from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.parse import number
 from lazaretto.commands import FreeSession, ResumeSession, RevokeClaim, SetBreaker
@@ -48,9 +46,7 @@ _CLAIM_COLUMNS = (
 
 sessions = commands.group("session")
 
-SessionArgument = Annotated[
-    str, typer.Argument(metavar="SESSION", help="ID of the session.", show_default=False)
-]
+SessionArgument = Annotated[str, argument("ID of the session.", "SESSION")]
 _SESSION_COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason", "error")
 
 breakers = commands.group("breaker")
@@ -108,10 +104,7 @@ def _worker_row(worker: Worker) -> tuple[object, ...]:
 @workers.command("list")
 def list_workers(
     call: ListingOptions,
-    queue: Annotated[
-        str | None,
-        typer.Option("--queue", metavar="QUEUE", help="Only workers that take or hold messages of it."),
-    ] = None,
+    queue: Annotated[str | None, option("Only workers that take or hold messages of it.")] = None,
 ) -> None:
     """List who takes messages, from which queues, and holds what.
 
@@ -143,10 +136,7 @@ def _claim_row(claim: Claim) -> tuple[object, ...]:
 def list_claims(
     call: ListingOptions,
     queue: QueueArgument,
-    limit: Annotated[
-        int,
-        limit_option("Maximum number of rows.", 10_000),
-    ] = 100,
+    limit: Annotated[int, limit_option("Maximum number of rows.", 10_000)] = 100,
 ) -> None:
     """List the claims of a queue, newest first."""
     with call.broker() as broker:
@@ -160,14 +150,8 @@ add_change(
     RevokeClaim,
     "revoked claim {number} of {consumer}",
     parameters={
-        "consumer": (
-            Annotated[str, typer.Argument(metavar="CONSUMER", help="Consumer that holds the claim.")],
-            ...,
-        ),
-        "number": (
-            Annotated[int, typer.Argument(metavar="CLAIM", parser=number(1), help="Number of the claim.")],
-            ...,
-        ),
+        "consumer": Annotated[str, argument("Consumer that holds the claim.")],
+        "number": Annotated[int, argument("Number of the claim.", "CLAIM", parser=number(1))]
     },
     result=lambda broker, fields, answer: {
         "queue": fields["path"], "consumer": fields["consumer"], "number": fields["number"],
@@ -193,7 +177,7 @@ def _session_row(session: SessionDescription) -> tuple[object, ...]:
 def list_sessions(
     call: ListingOptions,
     queue: QueueArgument,
-    held: Annotated[bool, typer.Option("--held", help="Only sessions held by a poison message.")] = False,
+    held: Annotated[bool, option("Only sessions held by a poison message.")] = False,
 ) -> None:
     """List the sessions of a queue.
 
@@ -239,7 +223,7 @@ add_change(
     "free",
     FreeSession,
     "freed session {session_id} of {path}",
-    parameters={"session_id": (SessionArgument, ...)},
+    parameters={"session_id": SessionArgument},
 )
 
 
@@ -249,18 +233,14 @@ add_change(
     ResumeSession,
     "resumed session {session_id} of {path}: {verdict}",
     parameters={
-        "session_id": (SessionArgument, ...),
-        "verdict": (
-            Annotated[
-                SessionVerdict,
-                typer.Option(
-                    help="What happens to the poison message. A blocked session takes retry, move, drop or "
-                    "reject; a parked one takes retry or skip.",
-                    show_default=False,
-                ),
-            ],
-            ...,
-        ),
+        "session_id": SessionArgument,
+        "verdict": Annotated[
+            SessionVerdict,
+            option(
+                "What happens to the poison message. A blocked session takes retry, move, drop or "
+                "reject; a parked one takes retry or skip."
+            ),
+        ],
     },
     result=lambda broker, fields, answer: broker.session(fields["path"], fields["session_id"]),
 )
@@ -311,7 +291,7 @@ def pause_breaker(call: ChangeOptions, queue: QueueArgument) -> None:
 def resume_breaker(
     call: ChangeOptions,
     queue: QueueArgument,
-    always: Annotated[bool, typer.Option("--always", help="Never open the breaker, whatever fails.")] = False,
+    always: Annotated[bool, option("Never open the breaker, whatever fails.")] = False,
 ) -> None:
     """Resume deliveries; the breaker decides by itself again."""
     _set_breaker(call, queue, "close" if always else "auto")

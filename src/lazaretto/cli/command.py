@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -260,6 +260,8 @@ def _completed(declared: Any, name: str, kind: Any, default: Any) -> Any:
 def _choices(kinds: Sequence[Any]) -> str | None:
     """Return what a value is called whose type has a few names to choose from."""
     for kind in kinds:
+        if get_origin(kind) is Literal:
+            return "|".join(get_args(kind))
         if isinstance(kind, type) and issubclass(kind, enum.Enum):
             return "|".join(str(member.value) for member in kind)
     return None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import shlex
 from collections.abc import Sequence
 from importlib import resources
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from lazaretto.cli.command import Group, argument
 
@@ -15,14 +14,6 @@ from lazaretto.cli.command import Group, argument
 VARIABLE = "_LAZARETTO_COMPLETE"
 
 commands = Group()
-
-
-class Shell(enum.Enum):
-    """A shell that completes commands."""
-
-    BASH = "bash"
-    ZSH = "zsh"
-    FISH = "fish"
 
 
 def print_completions(command: Any, shell: str, arguments: Sequence[str]) -> None:
@@ -109,7 +100,7 @@ def _paths(ctx: Any, *kinds: str) -> list[str]:
 
 @commands.command("completion")
 def completion(
-    shell: Annotated[Shell, argument("Your shell.")],
+    shell: Annotated[Literal["bash", "zsh", "fish"], argument("Your shell.")],
 ) -> None:
     """Print a script that completes commands in a shell.
 
@@ -118,4 +109,4 @@ def completion(
     zsh: add eval "$(lazaretto completion zsh)" to ~/.zshrc, below compinit.
     fish: add lazaretto completion fish | source to ~/.config/fish/config.fish.
     """
-    print(resources.files("lazaretto.cli").joinpath(f"completion.{shell.value}").read_text("utf-8"), end="")
+    print(resources.files("lazaretto.cli").joinpath(f"completion.{shell}").read_text("utf-8"), end="")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from lazaretto.cli import output
 from lazaretto.cli.call import (
@@ -34,7 +34,7 @@ from lazaretto.cli.dead_letter_selection import (
     run_in_parts,
     run_letters,
 )
-from lazaretto.cli.dead_letter_text import Format, export_letters, facts_of, print_attempt, print_block
+from lazaretto.cli.dead_letter_text import export_letters, facts_of, print_attempt, print_block
 from lazaretto.cli.edit_option import (
     EDITOR,
     EditOption,
@@ -129,7 +129,7 @@ def export(
     call: CallOptions,
     queue: QueueArgument,
     which: FilterOptions,
-    format_: Annotated[Format, option("Lines of JSON, or CSV without bodies.")] = (Format.JSONL),
+    format_: Annotated[Literal["jsonl", "csv"], option("Lines of JSON, or CSV without bodies.")] = "jsonl",
     file: Annotated[
         Path | None, option("Write to this new file.  [default: standard output]", "", "--output")
     ] = None,
@@ -152,8 +152,7 @@ def resubmit(
     queue: QueueArgument,
     selection: SelectionOptions,
     edit_body: Annotated[
-        Path | None,
-        option("Send one dead letter with this body instead; - is standard input."),
+        Path | None, option("Send one dead letter with this body instead; - is standard input.")
     ] = None,
     limit: MostOption = None,
     to: DestinationOption = None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import enum
 import io
 import logging
 import os
@@ -42,13 +41,6 @@ _NEXT = {
     Phase.UNDOING: ("show",),
     Phase.UNDONE: (),
 }
-
-
-class Format(enum.Enum):
-    """How exported dead letters are written."""
-
-    JSONL = "jsonl"
-    CSV = "csv"
 
 
 def facts_of(letter: DeadLetter) -> list[tuple[str, object]]:
@@ -111,11 +103,9 @@ def print_block(text: str, indent: str = "  ") -> None:
         output.line(f"{indent}{row}".rstrip())
 
 
-def export_letters(
-    broker: Broker, queue: str, which: DeadLetterFilter, form: Format, file: Path | None
-) -> int:
+def export_letters(broker: Broker, queue: str, which: DeadLetterFilter, form: str, file: Path | None) -> int:
     """Write a queue's dead letters to a new file, or to standard output; return how many."""
-    as_csv = form is Format.CSV
+    as_csv = form == "csv"
     # A bar between the lines of a terminal would tear both.
     quiet = file is None and output.on_terminal()
     with (
@@ -137,9 +127,9 @@ def export_letters(
     return written
 
 
-def _note(broker: Broker, queue: str, form: Format) -> None:
+def _note(broker: Broker, queue: str, form: str) -> None:
     """Note the export in the audit log, unless the store is read-only."""
-    detail = {"format": form.value, "messages": form is Format.JSONL}
+    detail = {"format": form, "messages": form == "jsonl"}
     try:
         store_of(broker).run(NoteAct(acting(None), "export", broker.queue(queue).path, detail))
     except StoreReadOnly:

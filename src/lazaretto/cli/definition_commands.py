@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import codecs
-import enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -28,15 +27,6 @@ dialogs = commands.group("dialog")
 creation = dialogs.group("create", "Create or change one definition.")
 
 NameArgument = Annotated[str, argument("Name of the definition.")]
-
-
-class Kind(enum.Enum):
-    """What may be deleted."""
-
-    MESSAGE_TYPE = "message-type"
-    CONTRACT = "contract"
-    SERVICE = "service"
-    PRIORITY = "priority"
 
 
 def _done(call: Call, verb: str, kind: str, name: str) -> None:
@@ -134,8 +124,7 @@ def contract(
     call: ChangeOptions,
     name: NameArgument,
     messages: Annotated[
-        list[str],
-        argument("Message types and their sender: initiator, target or any.", "TYPE=SENDER..."),
+        list[str], argument("Message types and their sender: initiator, target or any.", "TYPE=SENDER...")
     ],
 ) -> None:
     """Create a contract."""
@@ -212,11 +201,13 @@ def priority(
 @dialogs.command("delete", also="drop")
 def delete(
     call: ChangeOptions,
-    kind: Annotated[Kind, argument("Kind of the definition.")],
+    kind: Annotated[
+        Literal["message-type", "contract", "service", "priority"], argument("Kind of the definition.")
+    ],
     name: NameArgument,
 ) -> None:
     """Delete a definition that nothing uses."""
-    stored = kind.value.replace("-", "_")
+    stored = kind.replace("-", "_")
     with call.broker() as broker:
         call.run(broker, DropDefinition(kind=stored, name=name))
     _done(call, "delete", stored, name)

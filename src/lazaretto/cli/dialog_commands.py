@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import enum
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from lazaretto.cli import output
 from lazaretto.cli.call import (
@@ -39,27 +38,10 @@ _COLUMNS = ("conversation", "service", "far service", "state", "messages", "wait
 _LOOK = 0.5
 
 
-class DialogVerdict(enum.Enum):
-    """What may be decided on the poison message that holds a conversation."""
-
-    RETRY = "retry"
-    MOVE = "move"
-    DROP = "drop"
-    REJECT = "reject"
-    END = "end"
-
-
-class StateName(enum.Enum):
-    """A state that a conversation can be in."""
-
-    STARTED_OUTBOUND = "started_outbound"
-    CONVERSING = "conversing"
-    DISCONNECTED_INBOUND = "disconnected_inbound"
-    DISCONNECTED_OUTBOUND = "disconnected_outbound"
-    ERROR = "error"
-
-
-_STATES = ", ".join(state.value for state in StateName)
+StateName = Literal[
+    "started_outbound", "conversing", "disconnected_inbound", "disconnected_outbound", "error"
+]
+_STATES = ", ".join(get_args(StateName))
 
 
 @dialogs.command("list")
@@ -73,9 +55,8 @@ def list_(
 ) -> None:
     """List conversations: their states, and why they wait."""
     with call.broker() as broker:
-        name = None if state is None else state.value
         conversations = broker.dialogs.conversations(
-            queue=queue, state=name, group=group, held=held, limit=limit
+            queue=queue, state=state, group=group, held=held, limit=limit
         )
         empty = "no conversations held" if held else "no conversations"
         call.print_all(conversations, _COLUMNS, _row, empty, spare=("far service",))
@@ -200,12 +181,15 @@ def _clean_up_both(call: Change, broker: Broker, conversation: str) -> None:
 def resume(
     call: ChangeOptions,
     conversation: HandleArgument,
-    verdict: Annotated[DialogVerdict, option("What happens to the poison message that holds it.")],
+    verdict: Annotated[
+        Literal["retry", "move", "drop", "reject", "end"],
+        option("What happens to the poison message that holds it."),
+    ],
 ) -> None:
     """Resume a conversation held by a poison message, or end it."""
     with call.broker() as broker:
-        call.run(broker, ResumeConversation(handle=conversation, verdict=verdict.value))
-    _done(call, conversation, f"resumed: {verdict.value}")
+        call.run(broker, ResumeConversation(handle=conversation, verdict=verdict))
+    _done(call, conversation, f"resumed: {verdict}")
 
 
 @dialogs.command("run")

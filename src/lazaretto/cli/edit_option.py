@@ -57,8 +57,7 @@ _NAMED = 5
 
 HandlerOption = Annotated[str, option("Handler to try.", "MODULE:FUNCTION")]
 SampleOption = Annotated[
-    Any,
-    option("Maximum number to try, spread over all causes; none: all.", "N", parser=optional_count),
+    Any, option("Maximum number to try, spread over all causes; none: all.", "N", parser=optional_count)
 ]
 
 

@@ -48,17 +48,14 @@ def emulator(
         option("Port; 0: a free one.  [default: 5672, and 5300 if that is free]", parser=number(0, 65_535)),
     ] = None,
     also: Annotated[
-        list[int] | None,
-        option("Another port for the same; repeatable.", "PORT", parser=number(1, 65_535)),
+        list[int] | None, option("Another port for the same; repeatable.", "PORT", parser=number(1, 65_535))
     ] = None,
     host: Annotated[str, option("Address where it is served.", "ADDRESS")] = "127.0.0.1",
     key_file: Annotated[
-        Path | None,
-        option("File with the key that clients need.  [default: any key will do]"),
+        Path | None, option("File with the key that clients need.  [default: any key will do]")
     ] = None,
     policy: Annotated[
-        list[str] | None,
-        option("Another key, as reader:Listen:reader.key; repeatable.", "NAME:RIGHTS:FILE"),
+        list[str] | None, option("Another key, as reader:Listen:reader.key; repeatable.", "NAME:RIGHTS:FILE")
     ] = None,
     tls: Annotated[bool, option("Make and use a certificate for localhost.")] = False,
     certificate: Annotated[Path | None, option("Certificate for clients that encrypt, as PEM.")] = None,
@@ -113,8 +110,7 @@ def emulator(
 def export_config(
     call: CallOptions,
     namespace: Annotated[
-        Path | None,
-        option("File with a connection string: of that namespace, not of a store."),
+        Path | None, option("File with a connection string: of that namespace, not of a store.")
     ] = None,
     authority: Annotated[Path | None, option("Authority to trust there, as PEM.")] = None,
     name: Annotated[str, option("Name of the namespace in the file.")] = "sbemulatorns",

@@ -15,7 +15,7 @@ from lazaretto.cli.call import CallOptions, QueueArgument
 from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.dead_letter_text import print_block
 from lazaretto.cli.exits import Exit, usage
-from lazaretto.cli.logs import LogFormat, LogOptions
+from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import address, duration, number
 from lazaretto.model.installing import install
 
@@ -63,8 +63,8 @@ def run(
     with call.broker() as broker, _listening(metrics):
         host = ServiceHost(broker, handlers_, grace=grace, concurrency=concurrency)
         view = _View(host, broker)
-        as_json = logs.format is LogFormat.JSON
-        own = shown(logs.level.value, as_json=as_json)
+        as_json = logs.format == "json"
+        own = shown(logs.level, as_json=as_json)
         with _shown(view, json=call.json) as (look, say), logs.shown(say), own:
             idle = _Idle(host) if stop_when_idle else None
 

@@ -42,8 +42,7 @@ def events(
     after: Annotated[int | None, option("Only after this position.", "POSITION", parser=number(0))] = None,
     since: SinceOption = None,
     last: Annotated[
-        int | None,
-        option("Show only the newest; --follow continues from there.", "NUMBER", parser=number(1)),
+        int | None, option("Show only the newest; --follow continues from there.", "NUMBER", parser=number(1))
     ] = None,
     follow: Annotated[bool, option("Keep printing new events (JSON Lines with --json).", "", "-f")] = False,
     kind: Annotated[

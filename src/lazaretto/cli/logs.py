@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import logging
 from collections.abc import Callable, Iterator
-from typing import Annotated
+from typing import Annotated, Literal
 
 from lazaretto.cli import output
 from lazaretto.cli.command import Options, option
-
-
-class LogFormat(enum.Enum):
-    """How log records are printed."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class LogLevel(enum.Enum):
-    """From which level on log records are printed."""
-
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,16 +17,17 @@ class Logs:
     """Which log records are printed, and how."""
 
     format: Annotated[
-        LogFormat, option("How log records are printed on standard error.", "", "--log-format")
-    ] = LogFormat.TEXT
-    level: Annotated[LogLevel, option("From which level on they are printed.", "", "--log-level")] = (
-        LogLevel.WARNING
-    )
+        Literal["text", "json"], option("How log records are printed on standard error.", "", "--log-format")
+    ] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        option("From which level on they are printed.", "", "--log-level"),
+    ] = "warning"
 
     @contextlib.contextmanager
     def shown(self, say: Callable[[str], object] = output.lines_to_stderr) -> Iterator[None]:
         """Show what the package logs meanwhile; `say` prints it."""
-        as_json = self.format is LogFormat.JSON
+        as_json = self.format == "json"
 
         class Shown(logging.Handler):
             def emit(self, record: logging.LogRecord) -> None:
@@ -61,7 +45,7 @@ class Logs:
             handler.setFormatter(JsonFormatter())
         else:
             handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-        before, level = log.level, getattr(logging, self.level.value.upper())
+        before, level = log.level, getattr(logging, self.level.upper())
         handler.setLevel(level)
         log.addHandler(handler)
         # Other handlers go on to get what they got.

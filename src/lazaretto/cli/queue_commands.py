@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -32,31 +31,6 @@ from lazaretto.model.rates import Rate
 
 commands = Group()
 queues = commands.group("queue")
-
-
-class Span(enum.Enum):
-    """The spans of time that rates are kept for."""
-
-    MINUTE = "minute"
-    HOUR = "hour"
-
-
-class Verdict(enum.Enum):
-    """What may be decided on the message that halted a queue."""
-
-    RETRY = "retry"
-    MOVE = "move"
-    DROP = "drop"
-    REJECT = "reject"
-
-
-class Status(enum.Enum):
-    """What an operator may switch a queue to."""
-
-    ACTIVE = "active"
-    DISABLED = "disabled"
-    SEND_DISABLED = "send-disabled"
-    RECEIVE_DISABLED = "receive-disabled"
 
 
 _RATES = ("time", "sent", "received", "completed", "failed", "dead")
@@ -163,7 +137,7 @@ def status(
     call: ChangeOptions,
     queue: QueueArgument,
     status: Annotated[
-        Status | None,
+        Literal["active", "disabled", "send-disabled", "receive-disabled"] | None,
         typer.Argument(
             metavar="[STATUS]",
             help="New status: active, disabled, send-disabled or receive-disabled.",
@@ -180,7 +154,7 @@ def status(
         if status is None:
             now = _status_of(broker, queue)
         else:
-            word = status.value.replace("-", "_")
+            word = status.replace("-", "_")
             now = QueueStatus(call.run(broker, SetStatus(path=queue, status=word)))
     call.print({"path": queue, "status": now}, f"{queue} is {now.value}")
 
@@ -198,7 +172,9 @@ def _status_of(broker: Broker, path: str) -> QueueStatus:
 def rates(
     call: ListingOptions,
     queue: Annotated[str | None, argument("Path of the queue.", "QUEUE", complete=names_of_queues)] = None,
-    span: Annotated[Span, option("Minutes (of a day) or hours (of 30 days).")] = Span.MINUTE,
+    span: Annotated[
+        Literal["minute", "hour"], option("Minutes (of a day) or hours (of 30 days).")
+    ] = "minute",
     limit: Annotated[int, limit_option("Number of minutes or hours.")] = 60,
 ) -> None:
     """Show what happened to messages, by minute or hour.
@@ -208,7 +184,7 @@ def rates(
     The last one is not over yet. What other processes did in the last second or two may be missing.
     """
     with call.broker() as broker:
-        series = broker.rates(queue, span=span.value, limit=limit)
+        series = broker.rates(queue, span=span, limit=limit)
     call.print_all(series, _RATES, _rate_row, "no rates")
 
 
@@ -220,7 +196,10 @@ add_change(
     text="Resume a halted or disabled queue.\n\n"
     "A halted queue needs --verdict. QUEUE;poison is the dead-letter subqueue.",
     parameters={
-        "verdict": Annotated[Verdict | None, option("What happens to the message that halted the queue.")]
+        "verdict": Annotated[
+            Literal["retry", "move", "drop", "reject"] | None,
+            option("What happens to the message that halted the queue."),
+        ]
     },
     result=lambda broker, fields, answer: broker.queue(fields["path"]),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 from lazaretto.cli import output
 from lazaretto.cli.command import Options, option
@@ -62,14 +62,8 @@ _TITLES: Final[Mapping[str, str]] = {
 }
 
 
-class Preset(enum.Enum):
-    """The poison policies that have a name."""
-
-    SERVICE_BUS = "service_bus"
-    WCF = "wcf"
-    WCF_MSMQ3 = "wcf_msmq3"
-    SERVICE_BROKER = "service_broker"
-    NSERVICEBUS = "nservicebus"
+#: The poison policies that have a name.
+Preset = Literal["service_bus", "wcf", "wcf_msmq3", "service_broker", "nservicebus"]
 
 
 def _option(kind: Any, help_: str, panel: str, *names: str, metavar: str = "", parser: Any = None) -> Any:
@@ -237,7 +231,7 @@ def given_options(parameters: Mapping[str, Any], kind: type[Any] = QueueOptions)
 def _policy(values: Mapping[str, Any]) -> dict[str, Any]:
     preset = values.get("preset")
     changes = {name: values[name] for name in _POLICY if name in values}
-    if preset is Preset.WCF_MSMQ3:
+    if preset == "wcf_msmq3":
         for name in ("on_poison", "on_invalid"):
             if changes.get(name) in _REFUSED_BY_MSMQ3:
                 option = name.replace("_", "-")
@@ -251,7 +245,7 @@ def _policy(values: Mapping[str, Any]) -> dict[str, Any]:
     if preset is None:
         return {**changes, "retry_cycle_delay": delay} if delay else changes
     # A preset is a whole policy.
-    policy: PoisonPolicy = getattr(PoisonPolicy, preset.value)()
+    policy: PoisonPolicy = getattr(PoisonPolicy, preset)()
     parts = parts_of(PoisonPolicy, {"retry_cycle_delay": delay} if delay else {})
     whole: dict[str, Any] = plain(dataclasses.replace(policy, **merged(parts, policy), **changes))
     return whole

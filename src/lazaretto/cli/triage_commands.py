@@ -121,10 +121,7 @@ causes = commands.group("triage", kind=_OfQueues)
 CauseArgument = Annotated[
     int, typer.Argument(metavar="CAUSE", min=1, help="The cause's number.", show_default=False)
 ]
-SinceOption = Annotated[
-    datetime | None,
-    option("A cause is new if it is younger than this.  [default: 24h]"),
-]
+SinceOption = Annotated[datetime | None, option("A cause is new if it is younger than this.  [default: 24h]")]
 
 
 def sparkline(counts: Sequence[int]) -> str:
@@ -341,8 +338,7 @@ def acknowledge(
     queue: QueueArgument,
     number: CauseArgument,
     until: Annotated[
-        datetime | None,
-        option("Known until this time (ISO 8601, or 8h from now).", parser=future),
+        datetime | None, option("Known until this time (ISO 8601, or 8h from now).", parser=future)
     ] = None,
     remove: Annotated[bool, option("Withdraw it.")] = False,
 ) -> None:

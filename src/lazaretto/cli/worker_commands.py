@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
@@ -50,16 +49,6 @@ SessionArgument = Annotated[str, argument("ID of the session.", "SESSION")]
 _SESSION_COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason", "error")
 
 breakers = commands.group("breaker")
-
-
-class SessionVerdict(enum.Enum):
-    """What may be decided on the message that holds its session back."""
-
-    RETRY = "retry"
-    MOVE = "move"
-    DROP = "drop"
-    REJECT = "reject"
-    SKIP = "skip"
 
 
 def _held(messages: HeldMessages) -> str:
@@ -235,7 +224,7 @@ add_change(
     parameters={
         "session_id": SessionArgument,
         "verdict": Annotated[
-            SessionVerdict,
+            Literal["retry", "move", "drop", "reject", "skip"],
             option(
                 "What happens to the poison message. A blocked session takes retry, move, drop or "
                 "reject; a parked one takes retry or skip."

@@ -11,6 +11,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, ListingOptions, PatternOption
 from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.derived import add_change
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import NOTHING, optional_count, optional_future
 from lazaretto.commands import (
     CreateLink,
@@ -24,9 +25,8 @@ from lazaretto.commands import (
     SetRedaction,
     WithdrawRole,
 )
-from lazaretto.engine.access import Person, Token
 from lazaretto.model.grants import Role
-from lazaretto.model.redaction import Form, RedactionRule
+from lazaretto.model.redaction import Form
 
 commands = Group()
 access = commands.group("access")
@@ -37,7 +37,11 @@ sessions = access.group("session", "List and end the sessions of browsers.")
 PersonArgument = Annotated[str, argument("Name of the person; of a group: group:NAME.")]
 RoleArgument = Annotated[Role, argument("Role.", "ROLE")]
 OfPersonOption = Annotated[str | None, option("Only of this person.")]
-_COLUMNS = ("id", "person", "for", "created", "expires", "last used")
+_USE: Columns = {"created": "created", "expires": "expires", "last used": "seen"}
+_TOKENS: Columns = {"id": "id", "person": "person", "for": "label", **_USE}
+_SESSIONS: Columns = {"id": "id", "person": "person", "address": "label", **_USE}
+_PEOPLE: Columns = {"person": "name", "roles": lambda person: _granted(person), "since": "created"}
+_RULES: Columns = {"queue": "queue", "field": "field", "form": "form"}
 
 _ROLE = {"person": PersonArgument, "role": RoleArgument, "queue": PatternOption}
 
@@ -51,11 +55,6 @@ def _granted(person: Any) -> str:
         f"{grant.role.value}" + ("" if grant.pattern == "*" else f" on {grant.pattern}")
         for grant in person.grants
     )
-
-
-def _token_row(token: Token) -> tuple[object, ...]:
-    times = (token.created, token.expires, token.seen)
-    return (token.id, token.person, token.label, *map(output.shown_time, times))
 
 
 add_change(
@@ -141,12 +140,8 @@ def _number_of_letters(number: int | None) -> str:
 @people.command("list")
 def list_people(call: ListingOptions) -> None:
     """List people and groups with their roles."""
-
-    def row(person: Person) -> tuple[object, ...]:
-        return person.name, _granted(person), output.shown_time(person.created)
-
     with call.broker() as broker:
-        call.print_all(broker.people(), ("person", "roles", "since"), row, "nobody was granted a role")
+        call.print_all(broker.people(), _PEOPLE, "nobody was granted a role")
 
 
 add_change(
@@ -186,7 +181,7 @@ def create_token(
 def list_tokens(call: ListingOptions, person: OfPersonOption = None) -> None:
     """List tokens, and when each was last used, to the hour."""
     with call.broker() as broker:
-        call.print_all(broker.tokens(person), _COLUMNS, _token_row, "no tokens", spare=("created",))
+        call.print_all(broker.tokens(person), _TOKENS, "no tokens", spare=("created",))
 
 
 add_change(
@@ -205,9 +200,8 @@ add_change(
 @sessions.command("list")
 def list_sessions(call: ListingOptions, person: OfPersonOption = None) -> None:
     """List the sessions of browsers."""
-    columns = ("id", "person", "address", *_COLUMNS[3:])
     with call.broker() as broker:
-        call.print_all(broker.browser_sessions(person), columns, _token_row, "no sessions")
+        call.print_all(broker.browser_sessions(person), _SESSIONS, "no sessions")
 
 
 add_change(
@@ -223,12 +217,8 @@ add_change(
 @redaction.command("list")
 def list_rules(call: ListingOptions) -> None:
     """List the fields that are redacted."""
-
-    def row(rule: RedactionRule) -> tuple[object, ...]:
-        return rule.queue, rule.field, rule.form.value
-
     with call.broker() as broker:
-        call.print_all(broker.redaction(), ("queue", "field", "form"), row, "nothing is redacted")
+        call.print_all(broker.redaction(), _RULES, "nothing is redacted")
 
 
 add_change(

@@ -18,6 +18,7 @@ from lazaretto.cli import output
 from lazaretto.cli.command import Options, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import number
 
 if TYPE_CHECKING:
@@ -205,53 +206,42 @@ class Listing(Call):
 
     def print_all(
         self,
-        rows: Iterable[Any],
-        columns: Sequence[str],
-        row: Callable[[Any], Sequence[object]],
+        objects: Iterable[Any],
+        columns: Columns,
         empty: str,
         *,
         spare: Sequence[str] = (),
         shortened: str | None = "",
     ) -> None:
-        """Print objects as the options say; a table has `columns`, with what `row` returns for each."""
-        chosen = _chosen(self.columns, columns)
-        if chosen is not None and self.wants_objects:
+        """Print objects as the options say."""
+        chosen = columns if self.columns is None else _chosen(self.columns, columns)
+        if self.columns is not None and self.wants_objects:
             raise usage("--columns goes with tables and --csv; JSON has every field")
         if self.csv:
-            _print_csv(chosen or columns, _picked(map(row, rows), columns, chosen))
+            _print_csv(list(chosen), output.rows_of(objects, chosen))
         elif self.json:
-            output.json_array(rows)
+            output.json_array(objects)
         elif self.jsonl:
-            for one in rows:
+            for one in objects:
                 output.json_line(one)
-        elif chosen is not None:
-            output.table(chosen, _picked(map(row, rows), columns, chosen), empty)
+        elif self.columns is not None:
+            output.table(list(chosen), output.rows_of(objects, chosen), empty)
         else:
-            output.table(columns, map(row, rows), empty, spare=spare, shortened=shortened)
+            rows = output.rows_of(objects, chosen)
+            output.table(list(chosen), rows, empty, spare=spare, shortened=shortened)
 
 
 ListingOptions = Annotated[Listing, _calls(Listing)]
 LimitOption = Annotated[int | None, limit_option("Maximum number of rows.")]
 
 
-def _chosen(text: str | None, columns: Sequence[str]) -> list[str] | None:
-    if text is None:
-        return None
+def _chosen(text: str, columns: Columns) -> Columns:
     by_name = {name.replace(" ", "-"): name for name in columns}
     names = [part.strip().lower().replace("_", "-").replace(" ", "-") for part in text.split(",")]
     for name in names:
         if name not in by_name:
             raise usage(f"no column {name!r}; there are: {', '.join(by_name)}")
-    return [by_name[name] for name in names]
-
-
-def _picked(
-    rows: Iterable[Sequence[object]], columns: Sequence[str], chosen: Sequence[str] | None
-) -> Iterable[Sequence[object]]:
-    if chosen is None:
-        return rows
-    places = [columns.index(name) for name in chosen]
-    return ([row[place] for place in places] for row in rows)
+    return {by_name[name]: columns[by_name[name]] for name in names}
 
 
 def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -264,5 +254,7 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow([csv_cell(output.cell(value) if safe else value) for value in row])
+        writer.writerow(
+            [csv_cell(output.cell(value) if safe else output.plain_value(value)) for value in row]
+        )
     sys.stdout.flush()

@@ -50,10 +50,10 @@ from lazaretto.cli.edit_option import (
     with_body,
 )
 from lazaretto.cli.exits import usage
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import number
 from lazaretto.cli.repair_commands import RateOption, repair_at_once
 from lazaretto.commands import DeletePurged, MoveDeadLetters, Purge, Republish, Restore, Resubmit
-from lazaretto.engine.outcome.dead_letter_operations import DeadLetterGroup
 from lazaretto.engine.outcome.rerouting import MoveReport, RepublishReport
 from lazaretto.engine.outcome.send_back import ResubmitReport
 from lazaretto.engine.outcome.set_aside import RestoreReport
@@ -62,7 +62,10 @@ from lazaretto.model.entities import EntityPath
 commands = Group()
 letters = commands.group("dead-letter")
 
-_GROUP_COLUMNS = ("count", "reason", "error type", "first", "last", "example")
+_GROUP_COLUMNS: Columns = {
+    "count": "count", "reason": "reason", "error type": "error_type", "first": "first", "last": "last",
+    "example": "example",
+}  # fmt: skip
 
 
 @letters.command("list")
@@ -110,18 +113,7 @@ def groups(call: ListingOptions, queue: QueueArgument) -> None:
     with call.broker() as broker:
         listed = broker.dead_letter_groups(queue)
     empty = f"no dead letters in {queue}"
-    call.print_all(listed, _GROUP_COLUMNS, _group_row, empty, spare=("first", "last"), shortened=None)
-
-
-def _group_row(group: DeadLetterGroup) -> tuple[object, ...]:
-    return (
-        group.count,
-        group.reason,
-        group.error_type,
-        output.shown_time(group.first),
-        output.shown_time(group.last),
-        group.example,
-    )
+    call.print_all(listed, _GROUP_COLUMNS, empty, spare=("first", "last"), shortened=None)
 
 
 @letters.command("export")

@@ -19,16 +19,24 @@ from lazaretto.cli.call import Call, Change, Listing, limit_option
 from lazaretto.cli.command import Options, argument, option
 from lazaretto.cli.completion import names_of_destinations
 from lazaretto.cli.exits import CommandError, Exit, usage
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import number
 from lazaretto.commands import Command
 from lazaretto.engine.command import OfLetters, check_numbers
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, Skipped
-from lazaretto.model.messages import DeadLetter
 from lazaretto.model.records.plain import plain
 
 T = TypeVar("T")
 
-_COLUMNS = ("sequence", "dead-lettered", "reason", "error type", "deliveries", "message id", "error")
+_COLUMNS: Columns = {
+    "sequence": "sequence_number",
+    "dead-lettered": "dead_lettered",
+    "reason": "reason",
+    "error type": "error_type",
+    "deliveries": "counters.deliveries",
+    "message id": "message_id",
+    "error": lambda letter: letter.error_message or letter.description,
+}
 #: What makes room for the error, in this order.
 _SPARE = ("message id", "deliveries", "dead-lettered", "error type")
 
@@ -116,19 +124,7 @@ def print_letters(
             order=order,
             on_progress=advance and (lambda part: advance(round(part * 100), 100)),
         )
-        listing.print_all(letters, _COLUMNS, _row, empty, spare=_SPARE)
-
-
-def _row(letter: DeadLetter) -> tuple[object, ...]:
-    return (
-        letter.sequence_number,
-        output.shown_time(letter.dead_lettered),
-        letter.reason,
-        letter.error_type,
-        letter.counters.deliveries,
-        letter.message_id,
-        letter.error_message or letter.description,
-    )
+        listing.print_all(letters, _COLUMNS, empty, spare=_SPARE)
 
 
 def refuse_skipped(done: str, skipped: Sequence[Skipped], any_done: bool) -> None:

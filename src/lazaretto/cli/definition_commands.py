@@ -65,8 +65,12 @@ def apply(
     state = "to do" if compare else "done"
     call.print_all(
         changes,
-        ("state", "what", "kind", "name"),
-        lambda change: (state, _VERBS.get(change.verb, change.verb), change.kind, change.name),
+        {
+            "state": lambda change: state,
+            "what": lambda change: _VERBS.get(change.verb, change.verb),
+            "kind": "kind",
+            "name": "name",
+        },
         "the store is up to date",
     )
 

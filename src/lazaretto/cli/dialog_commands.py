@@ -20,6 +20,7 @@ from lazaretto.cli.command import argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.definition_commands import commands, dialogs
 from lazaretto.cli.exits import usage
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import number
 from lazaretto.commands import CleanUpConversation, EndConversation, ResumeConversation
 from lazaretto.errors import ConversationNotFound
@@ -33,7 +34,18 @@ __all__ = ["commands"]
 
 DialogArgument = Annotated[str, argument("ID of the dialog, its beginning, or the handle of a conversation.")]
 HandleArgument = Annotated[str, argument("Handle of the conversation: ID-i or ID-t.")]
-_COLUMNS = ("conversation", "service", "far service", "state", "messages", "waits")
+_COLUMNS: Columns = {
+    "conversation": "conversation",
+    "service": "service",
+    "far service": "far_service",
+    "state": "state",
+    "messages": lambda conversation: sum(conversation.messages.values()),
+    "waits": "waits",
+}
+_TIMELINE: Columns = {
+    "time": "time", "end": "end", "what": "kind", "number": "number", "message type": "message_type",
+    "text": "text",
+}  # fmt: skip
 #: How often `run` looks whether there is still work, in seconds.
 _LOOK = 0.5
 
@@ -59,18 +71,7 @@ def list_(
             queue=queue, state=state, group=group, held=held, limit=limit
         )
         empty = "no conversations held" if held else "no conversations"
-        call.print_all(conversations, _COLUMNS, _row, empty, spare=("far service",))
-
-
-def _row(description: Any) -> tuple[object, ...]:
-    return (
-        description.conversation,
-        description.service,
-        description.far_service,
-        description.state.value,
-        sum(description.messages.values()),
-        description.waits,
-    )
+        call.print_all(conversations, _COLUMNS, empty, spare=("far service",))
 
 
 @dialogs.command("show")
@@ -92,17 +93,17 @@ def _facts(end: Any) -> list[tuple[str, object]]:
     return [
         ("conversation", end.conversation),
         ("queue", end.queue),
-        ("state", end.state.value),
+        ("state", end.state),
         ("waits", end.waits),
         ("error", None if end.error is None else f"{end.error[0]}: {end.error[1]}"),
         ("sent", end.sent),
         *((f"messages {name}", number) for name, number in sorted(end.messages.items())),
         ("group", end.group),
         ("locked by", end.locked_by),
-        ("locked until", output.shown_time(end.locked_until)),
+        ("locked until", end.locked_until),
         ("priority", end.priority),
-        ("begun", output.shown_time(end.created)),
-        ("lifetime ends", output.shown_time(end.expires)),
+        ("begun", end.created),
+        ("lifetime ends", end.expires),
     ]
 
 
@@ -114,13 +115,7 @@ def timeline(call: ListingOptions, dialog: DialogArgument) -> None:
     """
     with call.broker() as broker:
         entries = broker.dialogs.timeline(dialog)
-    call.print_all(
-        entries,
-        ("time", "end", "what", "number", "message type", "text"),
-        lambda e: (output.shown_time(e.time), e.end, e.kind, e.number, e.message_type, e.text),
-        "nothing happened",
-        spare=("number", "end"),
-    )
+    call.print_all(entries, _TIMELINE, "nothing happened", spare=("number", "end"))
 
 
 @dialogs.command("end")

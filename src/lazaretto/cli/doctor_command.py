@@ -19,6 +19,7 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, ListingOptions
 from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.exits import Exit
+from lazaretto.cli.output import Columns
 from lazaretto.cli.secret_files import exposure
 from lazaretto.cli.served_doors import Risks, doors_of, risks_of
 from lazaretto.model.entities import QueueStatus
@@ -34,6 +35,11 @@ _FEW = 5
 _WAL_RESET_BUG = {
     True: "with the WAL-reset bug: safe here, but let no other program write to the store's file",
     False: "without the WAL-reset bug",
+}
+_COPIED: Columns = {
+    "table": lambda copied: copied.table.removeprefix("lazaretto_").replace("_", " "),
+    "rows": lambda copied: f"{copied.rows:,}",
+    "sha256": lambda copied: copied.sha256[:12],
 }
 commands = Group()
 
@@ -271,10 +277,6 @@ def copy(
     with output.progress("copying", "rows") as progress:
         # The tables one after the other; the bar is of the one that is being copied.
         copied = copy_store(call.url(), target, lambda table, done, total: progress(done, total))
-    call.print_all(copied, ("table", "rows", "sha256"), _row, "nothing to copy", shortened=None)
+    call.print_all(copied, _COPIED, "nothing to copy", shortened=None)
     if not call.wants_objects and not call.csv:
         output.line("copied and verified")
-
-
-def _row(copied: Any) -> tuple[object, ...]:
-    return copied.table.removeprefix("lazaretto_").replace("_", " "), f"{copied.rows:,}", copied.sha256[:12]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -14,7 +14,7 @@ from lazaretto.cli.call import CallOptions, Change, ChangeOptions, ListingOption
 from lazaretto.cli.command import Group, Options, argument, option
 from lazaretto.cli.completion import names_of_subscriptions, names_of_topics
 from lazaretto.cli.exits import usage
-from lazaretto.cli.output import Facts
+from lazaretto.cli.output import Columns, Facts
 from lazaretto.cli.queue_options import parts_of_given
 from lazaretto.commands import Command
 from lazaretto.errors import EntityExists
@@ -60,8 +60,7 @@ class Entity:
     changes: Options
     #: Whether creating one creates the store.
     creates_store: bool = True
-    columns: Sequence[str]
-    row: Callable[[Any], Sequence[object]]
+    columns: Columns
     shortened: str | None = None
     #: Its path and its options, of its description.
     path: Callable[[Any], str]
@@ -118,7 +117,7 @@ def add_entity(group: Group, entity: Entity) -> None:
     def list_(call: ListingOptions, key: Key) -> None:
         with call.broker() as broker:
             descriptions = entity.find_all(broker, *key)
-        call.print_all(descriptions, entity.columns, entity.row, f"no {noun}s", shortened=entity.shortened)
+        call.print_all(descriptions, entity.columns, f"no {noun}s", shortened=entity.shortened)
 
     @group.command("show", entity.texts.show, key=entity.key)
     def show(call: CallOptions, key: Key) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import operator
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -12,9 +13,17 @@ from lazaretto.cli import output
 from lazaretto.cli.call import ChangeOptions, ListingOptions
 from lazaretto.cli.command import Group, argument
 from lazaretto.cli.exits import usage
+from lazaretto.cli.output import Columns
 
 commands = Group()
 group = commands.group("command")
+
+_COLUMNS: Columns = {
+    "command": operator.itemgetter("command"),
+    "fields": lambda row: " ".join(row["fields"]),
+    "optional": lambda row: " ".join(row["optional"]),
+    "what": operator.itemgetter("what"),
+}
 
 
 @group.command("list")
@@ -32,13 +41,7 @@ def list_kinds(call: ListingOptions) -> None:
         }
         for name, kind in COMMANDS.items()
     ]
-    call.print_all(
-        rows, ("command", "fields", "optional", "what"), _kind_row, "no commands", spare=("optional",)
-    )
-
-
-def _kind_row(row: dict[str, Any]) -> tuple[object, ...]:
-    return row["command"], " ".join(row["fields"]), " ".join(row["optional"]), row["what"]
+    call.print_all(rows, _COLUMNS, "no commands", spare=("optional",))
 
 
 @group.command("run")

@@ -13,11 +13,11 @@ from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.exits import usage
-from lazaretto.cli.output import Table
+from lazaretto.cli.output import Columns, Table
 from lazaretto.cli.parse import number
 from lazaretto.commands import Mark
 from lazaretto.commands.opposites import LATER, entry_records
-from lazaretto.engine.log import EVENT_KINDS, AuditEntry, Event
+from lazaretto.engine.log import EVENT_KINDS, Event
 from lazaretto.model.messages import MOST_MESSAGES
 from lazaretto.model.records.plain import told_detail
 
@@ -27,10 +27,16 @@ _PAGE = 1000
 #: How long one wait for the next event lasts, in seconds; then it is asked again.
 _WAIT = 60.0
 
-_EVENT_COLUMNS = ("position", "time", "kind", "queue", "sequence", "detail")
+_EVENT_COLUMNS: Columns = {
+    "position": "position", "time": "time", "kind": "kind", "queue": "queue", "sequence": "sequence_number",
+    "detail": lambda event: told_detail(event.detail),
+}  # fmt: skip
 #: What makes room for the detail, in this order.
 _SPARE = ("position", "actor", "time")
-_AUDIT_COLUMNS = ("position", "time", "actor", "action", "queue", "detail")
+_AUDIT_COLUMNS: Columns = {
+    "position": "position", "time": "time", "actor": "actor", "action": "action", "queue": "queue",
+    "detail": lambda entry: told_detail(entry.detail),
+}  # fmt: skip
 
 OnlyQueueOption = Annotated[str | None, option("Only of this queue.", "", "-q", complete=names_of_queues)]
 SinceOption = Annotated[datetime | None, option("Only from this time (ISO 8601, or 2h ago).")]
@@ -75,16 +81,16 @@ def events(
             _follow(call.wants_objects, _events(broker, after or 0, kind, queue, limit, follow=True))
         else:
             page_ = _events(broker, after or 0, kind, queue, newest or limit, follow=False)
-            call.print_all(page_, _EVENT_COLUMNS, _event_row, "no events", spare=_SPARE)
+            call.print_all(page_, _EVENT_COLUMNS, "no events", spare=_SPARE)
 
 
 def _follow(objects: bool, events_: Iterator[Event]) -> None:
-    listing = Table(_EVENT_COLUMNS, spare=_SPARE)
+    listing = Table(list(_EVENT_COLUMNS), spare=_SPARE)
     for event in events_:
         if objects:
             output.json_line(event)
         else:
-            listing.add([_event_row(event)])
+            listing.add(output.rows_of([event], _EVENT_COLUMNS))
 
 
 def _events(
@@ -127,17 +133,6 @@ def _position_before(broker: Broker, since: datetime) -> int:
     return low
 
 
-def _event_row(event: Event) -> tuple[object, ...]:
-    return (
-        event.position,
-        output.shown_time(event.time),
-        event.kind,
-        event.queue,
-        event.sequence_number,
-        told_detail(event.detail),
-    )
-
-
 @commands.command("audit")
 def audit(
     call: ListingOptions,
@@ -159,18 +154,7 @@ def audit(
         )
         later = broker.audit(since=entries[0].time, limit=LATER) if entries and call.wants_objects else []
     shown = entry_records(entries, later) if call.wants_objects else entries
-    call.print_all(shown, _AUDIT_COLUMNS, _audit_row, "nothing in the audit log", spare=_SPARE)
-
-
-def _audit_row(entry: AuditEntry) -> tuple[object, ...]:
-    return (
-        entry.position,
-        output.shown_time(entry.time),
-        entry.actor,
-        entry.action,
-        entry.queue,
-        told_detail(entry.detail),
-    )
+    call.print_all(shown, _AUDIT_COLUMNS, "nothing in the audit log", spare=_SPARE)
 
 
 add_change(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import operator
 import os
 import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import Enum
 from typing import Any
 
 from lazaretto.model.shown_text import safe as safe
@@ -27,6 +29,8 @@ _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 
 #: Names and values, as `fields` prints them.
 Facts = list[tuple[str, object]]
+#: Columns of a table: what each has of an object, an attribute or what a function returns.
+Columns = Mapping[str, str | Callable[[Any], object]]
 
 # -- progress -----------------------------------------------------------------------------------
 Progress = Callable[[int, int | None], None]
@@ -65,7 +69,24 @@ def pad(text: str, width: int, *, right: bool = False) -> str:
 
 def cell(value: object) -> str:
     """Return a value as a table shows it: on one line, with everything escaped that a terminal obeys."""
-    return "" if value is None else safe(str(value))
+    return "" if value is None else safe(str(plain_value(value)))
+
+
+def plain_value(value: object) -> object:
+    """Return a value as people read it: times in UTC, to the second, and choices by their names."""
+    return (
+        value.value
+        if isinstance(value, Enum)
+        else shown_time(value)
+        if isinstance(value, datetime)
+        else value
+    )
+
+
+def rows_of(objects: Iterable[Any], columns: Columns) -> Iterator[list[object]]:
+    """Yield what columns have of objects."""
+    parts = [operator.attrgetter(part) if isinstance(part, str) else part for part in columns.values()]
+    return ([part(one) for part in parts] for one in objects)
 
 
 class Table:

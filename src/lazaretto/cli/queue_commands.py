@@ -15,7 +15,7 @@ from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.completion import names_of_queues
 from lazaretto.cli.derived import add_change
 from lazaretto.cli.entity_commands import Entity, Texts, add_entity, key_of, messages_of
-from lazaretto.cli.output import Facts
+from lazaretto.cli.output import Columns, Facts
 from lazaretto.cli.queue_options import (
     given_options,
     option_facts,
@@ -27,36 +27,22 @@ from lazaretto.commands import CreateQueue, DeleteMessages, DeleteQueue, ResumeQ
 from lazaretto.errors import EntityNotFound, LazarettoError, NotAllowed
 from lazaretto.model.descriptions import Culprit, QueueDescription
 from lazaretto.model.entities import QueueStatus
-from lazaretto.model.rates import Rate
 
 commands = Group()
 queues = commands.group("queue")
 
 
-_RATES = ("time", "sent", "received", "completed", "failed", "dead")
-
-
-def _rate_row(rate: Rate) -> tuple[object, ...]:
-    return (
-        output.shown_time(rate.time), rate.sent, rate.received, rate.completed, rate.failed, rate.dead
-    )  # fmt: skip
-
-
-def _row(queue: QueueDescription) -> tuple[object, ...]:
-    counts = queue.counts
-    return (
-        queue.path,
-        queue.status.value,
-        counts.active,
-        counts.locked,
-        counts.deferred,
-        counts.scheduled,
-        counts.delayed,
-        counts.suspect,
-        counts.dead_letter + counts.transfer_dead_letter,
-        queue.expired,
-        queue.dropped,
-    )
+_COLUMNS: Columns = {
+    "queue": "path",
+    "status": "status",
+    **{
+        name: f"counts.{name}" for name in ("active", "locked", "deferred", "scheduled", "delayed", "suspect")
+    },
+    "dead letters": lambda queue: queue.counts.dead_letter + queue.counts.transfer_dead_letter,
+    "expired": "expired",
+    "dropped": "dropped",
+}
+_RATES: Columns = {name: name for name in ("time", "sent", "received", "completed", "failed", "dead")}
 
 
 def _sections(queue: QueueDescription) -> list[tuple[str, Facts]]:
@@ -64,7 +50,7 @@ def _sections(queue: QueueDescription) -> list[tuple[str, Facts]]:
 
 
 def _facts(queue: QueueDescription) -> Facts:
-    facts: Facts = [("status", queue.status.value)]
+    facts: Facts = [("status", queue.status)]
     if queue.halted_by is not None:
         facts.append(("halted by", _culprit(queue.halted_by)))
     if queue.dead_letter_halted_by is not None:
@@ -77,8 +63,8 @@ def _facts(queue: QueueDescription) -> Facts:
         ("expired", queue.expired),
         ("dropped", queue.dropped),
         ("held sessions", queue.held_sessions),
-        ("created", output.shown_time(queue.created)),
-        ("updated", output.shown_time(queue.updated)),
+        ("created", queue.created),
+        ("updated", queue.updated),
         ("size", queue.size),
         *option_facts(queue.options),
     ]
@@ -105,20 +91,7 @@ add_entity(
         key=key_of(queue=QueueArgument),
         settings=queue_settings,
         changes=queue_changes,
-        columns=(
-            "queue",
-            "status",
-            "active",
-            "locked",
-            "deferred",
-            "scheduled",
-            "delayed",
-            "suspect",
-            "dead letters",
-            "expired",
-            "dropped",
-        ),
-        row=_row,
+        columns=_COLUMNS,
         path=lambda found: found.path,
         options=lambda found: found.options,
         sections=_sections,
@@ -185,7 +158,7 @@ def rates(
     """
     with call.broker() as broker:
         series = broker.rates(queue, span=span, limit=limit)
-    call.print_all(series, _RATES, _rate_row, "no rates")
+    call.print_all(series, _RATES, "no rates")
 
 
 add_change(

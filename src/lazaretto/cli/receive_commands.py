@@ -13,7 +13,7 @@ from lazaretto.cli.call import Call, CallOptions, ListingOptions, QueueArgument,
 from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.dead_letter_text import first_line, message_facts, print_block
 from lazaretto.cli.exits import usage
-from lazaretto.cli.output import Table
+from lazaretto.cli.output import Columns, Table
 from lazaretto.cli.parse import duration, number
 from lazaretto.errors import LazarettoError
 from lazaretto.model.message_history import GONE, MessageHistory, Moment
@@ -22,14 +22,29 @@ from lazaretto.model.messages import MOST_MESSAGES, PeekedMessage, ReceivedMessa
 commands = Group()
 
 _BATCH = 100
-_PEEK_COLUMNS = ("sequence", "state", "enqueued", "message id", "session", "deliveries", "error", "body")
 #: The most characters of an error beside a body.
 _ERROR = 60
 #: What makes room for the body, in this order.
 _SPARE = ("message id", "deliveries", "enqueued", "error")
-_RECEIVE_COLUMNS = ("sequence", "enqueued", "message id", "session", "attempt", "body")
 
-_COLUMNS = ("time", "queue", "number", "what", "by")
+_SENT: Columns = {"enqueued": "enqueued_time", "message id": "message_id", "session": "session_id"}
+_BODY: Columns = {"body": lambda message: output.body_text(message.body)}
+_PEEK_COLUMNS: Columns = {
+    "sequence": "sequence_number",
+    "state": "state",
+    **_SENT,
+    "deliveries": "deliveries",
+    "error": lambda message: message.error and message.error[:_ERROR],
+    **_BODY,
+}
+_RECEIVE_COLUMNS: Columns = {"sequence": "sequence_number", **_SENT, "attempt": "attempt", **_BODY}
+_COLUMNS: Columns = {
+    "time": "time",
+    "queue": "queue",
+    "number": "sequence_number",
+    "what": lambda moment: _what(moment),
+    "by": lambda moment: moment.attempt and moment.attempt.worker,
+}
 _STATES = {
     "dead_lettered": "a dead letter",
     GONE: "gone: completed, discarded or deleted",
@@ -52,7 +67,7 @@ def peek(
     with call.broker() as broker, broker.receiver(queue) as receiver:
         messages = _peeked(receiver, most, start, session)
         empty = f"no messages in {queue}"
-        call.print_all(messages, _PEEK_COLUMNS, _peek_row, empty, spare=_SPARE)
+        call.print_all(messages, _PEEK_COLUMNS, empty, spare=_SPARE)
 
 
 def _peeked(receiver: Receiver, rest: int, start: int, session: str | None) -> Iterator[PeekedMessage]:
@@ -63,19 +78,6 @@ def _peeked(receiver: Receiver, rest: int, start: int, session: str | None) -> I
             return
         rest -= len(messages)
         start = messages[-1].sequence_number + 1
-
-
-def _peek_row(message: PeekedMessage) -> tuple[object, ...]:
-    return (
-        message.sequence_number,
-        message.state.value,
-        output.shown_time(message.enqueued_time),
-        message.message_id,
-        message.session_id,
-        message.deliveries,
-        message.error and message.error[:_ERROR],
-        output.body_text(message.body),
-    )
 
 
 @commands.command("receive")
@@ -170,13 +172,13 @@ class _Show:
 
     def __init__(self, array: output.JsonArray | None) -> None:
         self._array = array
-        self._listing = Table(_RECEIVE_COLUMNS, shortened=None)
+        self._listing = Table(list(_RECEIVE_COLUMNS), shortened=None)
 
     def __call__(self, batch: Sequence[ReceivedMessage]) -> None:
         if self._array is not None:
             self._array.add(batch)
         else:
-            self._listing.add(map(_receive_row, batch))
+            self._listing.add(output.rows_of(batch, _RECEIVE_COLUMNS))
 
 
 @contextlib.contextmanager
@@ -198,17 +200,6 @@ def _given_back(receiver: Receiver, messages: list[ReceivedMessage]) -> Iterator
         with contextlib.suppress(LazarettoError):
             receiver.release(messages)
         raise
-
-
-def _receive_row(message: ReceivedMessage) -> tuple[object, ...]:
-    return (
-        message.sequence_number,
-        output.shown_time(message.enqueued_time),
-        message.message_id,
-        message.session_id,
-        message.attempt,
-        output.body_text(message.body),
-    )
 
 
 @commands.command("show")
@@ -243,16 +234,19 @@ def _print(history: MessageHistory) -> None:
         facts += [
             ("number when sent", _other(message.enqueued_sequence_number, history.sequence_number)),
             ("deliveries", message.deliveries),
-            ("locked until", output.shown_time(message.locked_until)),
-            ("expires", output.shown_time(message.expires_at)),
-            ("scheduled for", output.shown_time(message.scheduled_enqueue_time)),
+            ("locked until", message.locked_until),
+            ("expires", message.expires_at),
+            ("scheduled for", message.scheduled_enqueue_time),
             *message_facts(message),
         ]
     output.fields(facts, "  ")
     if not history.complete:
         output.line("it has more generations than are shown")
     output.table(
-        _COLUMNS, map(_row, history.moments()), "nothing is known of what happened to it", shortened="what"
+        list(_COLUMNS),
+        output.rows_of(history.moments(), _COLUMNS),
+        "nothing is known of what happened to it",
+        shortened="what",
     )
     if message is not None:
         output.line(f"body ({output.plural(len(message.body), 'byte')})")
@@ -272,10 +266,8 @@ def _became(history: MessageHistory) -> str:
     return f"message {latest.sequence_number} of {latest.queue}: {_state(latest.state)}"
 
 
-def _row(moment: Moment) -> tuple[object, ...]:
+def _what(moment: Moment) -> str:
     attempt = moment.attempt
-    what = moment.what
-    if attempt is not None and attempt.error_type is not None:
-        what = f"{what}: {attempt.error_type}: {first_line(attempt.error_message) or ''}"
-    by = None if attempt is None else attempt.worker
-    return (output.shown_time(moment.time), moment.queue, moment.sequence_number, what, by)
+    if attempt is None or attempt.error_type is None:
+        return moment.what
+    return f"{moment.what}: {attempt.error_type}: {first_line(attempt.error_message) or ''}"

@@ -37,6 +37,7 @@ from lazaretto.cli.edit_option import (
     say_tried,
 )
 from lazaretto.cli.exits import CommandError
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import Nothing, duration, number, optional_count
 from lazaretto.commands import (
     ApplyRepair,
@@ -50,7 +51,7 @@ from lazaretto.commands import (
     UndoRepair,
 )
 from lazaretto.model.records.plain import plain
-from lazaretto.model.repairs import ORDERS, Phase, RepairedLetter, RepairStatus
+from lazaretto.model.repairs import ORDERS, Phase, RepairStatus
 from lazaretto.tools.signals import Ending
 
 commands = Group()
@@ -72,8 +73,14 @@ EditOption = Annotated[
     option("What to change: a JSON patch, SET body.region = 'eu', module:function, or @FILE with one."),
 ]
 
-_COLUMNS = ("repair", "queue", "phase", "letters", "sent", "processed", "failed", "skipped", "undone", "by")
-_LETTER_COLUMNS = ("sequence", "outcome", "sent as", "queue", "why")
+_COUNTS = ("sent", "processed", "failed", "skipped", "undone")
+_COLUMNS: Columns = {
+    "repair": "name", "queue": "queue", "phase": "phase", "letters": "letters",
+    **{name: f"counts.{name}" for name in _COUNTS}, "by": "actor",
+}  # fmt: skip
+_LETTER_COLUMNS: Columns = {
+    "sequence": "sequence_number", "outcome": "outcome", "sent as": "sent_as", "queue": "queue", "why": "why"
+}  # fmt: skip
 #: What --yes is for.
 _EDITED = "sending edited dead letters"
 
@@ -264,13 +271,9 @@ def letters(
     skipped: Annotated[bool, option("Only letters that were not sent, with the reason.")] = False,
 ) -> None:
     """List what became of each letter that was dealt with."""
-
-    def row(letter: RepairedLetter) -> tuple[object, ...]:
-        return (letter.sequence_number, letter.outcome, letter.sent_as, letter.queue, letter.why)
-
     with call.broker() as broker:
         rows = broker.repair(name).letters(skipped=skipped)
-        call.print_all(rows, _LETTER_COLUMNS, row, "no letters yet", spare=("queue",), shortened="why")
+        call.print_all(rows, _LETTER_COLUMNS, "no letters yet", spare=("queue",), shortened="why")
 
 
 @repairs.command("list")
@@ -280,17 +283,9 @@ def list_(
     limit: LimitOption = None,
 ) -> None:
     """List repairs, the newest first."""
-
-    def row(status: RepairStatus) -> tuple[object, ...]:
-        counts = status.counts
-        return (
-            status.name, status.queue, status.phase.value, status.letters, counts.sent, counts.processed,
-            counts.failed, counts.skipped, counts.undone, status.actor,
-        )  # fmt: skip
-
     with call.broker() as broker:
         records = broker.repairs(queue, limit=100 if limit is None else limit)
-    call.print_all(records, _COLUMNS, row, "no repairs", spare=("by", "undone", "skipped"))
+    call.print_all(records, _COLUMNS, "no repairs", spare=("by", "undone", "skipped"))
 
 
 @repairs.command("run")

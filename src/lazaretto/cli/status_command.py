@@ -14,12 +14,12 @@ from lazaretto.cli import output
 from lazaretto.cli.call import CallOptions, Listing, ListingOptions, NamedQueuesOption, limit_option
 from lazaretto.cli.command import Group, option
 from lazaretto.cli.exits import usage
+from lazaretto.cli.output import Columns
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED, QueueGlance, RecentRates, Status
 from lazaretto.model.installing import install
 
 commands = Group()
 
-_COLUMNS = ("queue", "trouble", "since", "waiting", "oldest", "dead", "trend", "rates", "next")
 _SPARE = ("since", "oldest", "trend", "rates")
 #: How often it looks again, in seconds.
 _EVERY = 2.0
@@ -56,23 +56,20 @@ def status(
 
 
 def _print(call: Listing, state: Status) -> None:
-    def row(queue: QueueGlance) -> tuple[object, ...]:
-        worst = queue.troubles[0] if queue.troubles else None
-        more = f" and {len(queue.troubles) - 1} more" if len(queue.troubles) > 1 else ""
-        came, before = queue.died_this_hour, queue.died_last_hour
-        return (
-            queue.path,
-            f"{worst.kind.replace('_', ' ')}{more}" if worst else "",
-            _age(worst.since, state.time) if worst else "",
-            queue.waiting if queue.exact else f"~{queue.waiting}",
-            _age(queue.oldest, state.time),
-            queue.dead_letters,
-            f"{before} -> {came}" if queue.dead_letters else "",
-            _shown_rates(queue.rates),
-            worst.command if worst else "",
-        )
-
-    call.print_all(state.queues, _COLUMNS, row, "no queues", spare=_SPARE)
+    columns: Columns = {
+        "queue": "path",
+        "trouble": _trouble,
+        "since": lambda queue: _age(queue.troubles[0].since, state.time) if queue.troubles else "",
+        "waiting": lambda queue: queue.waiting if queue.exact else f"~{queue.waiting}",
+        "oldest": lambda queue: _age(queue.oldest, state.time),
+        "dead": "dead_letters",
+        "trend": lambda queue: (
+            f"{queue.died_last_hour} -> {queue.died_this_hour}" if queue.dead_letters else ""
+        ),
+        "rates": lambda queue: _shown_rates(queue.rates),
+        "next": lambda queue: queue.troubles[0].command if queue.troubles else "",
+    }
+    call.print_all(state.queues, columns, "no queues", spare=_SPARE)
     if not call.wants_objects and not call.csv:
         rest = state.total - len(state.queues)
         more = f", {rest:,} not shown" if rest > 0 else ""
@@ -81,6 +78,12 @@ def _print(call: Listing, state: Status) -> None:
             f"{output.plural(state.total, 'queue')}{more}: {state.severe:,} {verb} still, "
             f"{state.troubled - state.severe:,} with other trouble"
         )
+
+
+def _trouble(queue: QueueGlance) -> str:
+    """Return the worst trouble of a queue, and how many more there are."""
+    more = f" and {len(queue.troubles) - 1} more" if len(queue.troubles) > 1 else ""
+    return f"{queue.troubles[0].kind.replace('_', ' ')}{more}" if queue.troubles else ""
 
 
 def _shown_rates(rates: RecentRates) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,7 +27,7 @@ from lazaretto.cli.entity_commands import (
     messages_of,
 )
 from lazaretto.cli.exits import CommandError, usage
-from lazaretto.cli.output import Facts
+from lazaretto.cli.output import Columns, Facts
 from lazaretto.cli.queue_options import (
     given_options,
     option_facts,
@@ -70,48 +71,22 @@ topics = commands.group("topic")
 subscriptions = commands.group("subscription")
 
 
-def _topic_row(topic: TopicDescription) -> tuple[object, ...]:
-    return (
-        topic.path,
-        topic.status.value,
-        topic.subscriptions,
-        topic.scheduled,
-        topic.unmatched,
-        topic.expired,
-    )
+#: What is told of a topic in a list, and where it is shown.
+_FACTS = ("status", "subscriptions", "scheduled", "unmatched", "expired")
 
 
 def _topic_facts(topic: TopicDescription) -> Facts:
     return [
-        ("status", topic.status.value),
-        ("subscriptions", topic.subscriptions),
-        ("scheduled", topic.scheduled),
-        ("unmatched", topic.unmatched),
-        ("expired", topic.expired),
-        ("created", output.shown_time(topic.created)),
-        ("updated", output.shown_time(topic.updated)),
+        *((name, getattr(topic, name)) for name in (*_FACTS, "created", "updated")),
         ("size", topic.size),
         *option_facts(topic.options),
     ]
 
 
-def _subscription_row(description: SubscriptionDescription) -> tuple[object, ...]:
-    counts = description.queue.counts
-    return (
-        description.name,
-        description.queue.status.value,
-        counts.active,
-        counts.locked,
-        counts.deferred,
-        counts.dead_letter + counts.transfer_dead_letter,
-        ", ".join(rule.name for rule in description.rules),
-    )
-
-
 def _sections(description: SubscriptionDescription) -> list[tuple[str, Facts]]:
     counts = dataclasses.asdict(description.queue.counts)
     return [
-        ("", [("status", description.queue.status.value), *counts.items()]),
+        ("", [("status", description.queue.status), *counts.items()]),
         ("rules", [(rule.name, describe_rule(rule)) for rule in description.rules]),
     ]
 
@@ -145,8 +120,7 @@ add_entity(
         key=key_of(topic=TopicArgument),
         settings=topic_settings,
         changes=topic_changes,
-        columns=("topic", "status", "subscriptions", "scheduled", "unmatched", "expired"),
-        row=_topic_row,
+        columns={"topic": "path", **{name: name for name in _FACTS}},
         path=lambda found: found.path,
         options=lambda found: found.options,
         sections=lambda found: [("", _topic_facts(found))],
@@ -174,8 +148,15 @@ add_entity(
         settings=queue_settings.with_options(filter=(_FILTER, None)),
         changes=queue_changes,
         creates_store=False,
-        columns=("subscription", "status", "active", "locked", "deferred", "dead letters", "rules"),
-        row=_subscription_row,
+        columns={
+            "subscription": "name",
+            "status": "queue.status",
+            **{name: f"queue.counts.{name}" for name in ("active", "locked", "deferred")},
+            "dead letters": lambda found: (
+                found.queue.counts.dead_letter + found.queue.counts.transfer_dead_letter
+            ),
+            "rules": lambda found: ", ".join(rule.name for rule in found.rules),
+        },
         shortened="rules",
         path=lambda found: found.queue.path,
         options=lambda found: found.queue.options,
@@ -193,6 +174,9 @@ add_entity(
 rules = commands.group("rule")
 
 _JUDGED = ("message", "rule", "matches", "why")
+_SHOWN: Columns = {name: operator.itemgetter(name) for name in _JUDGED} | {
+    "matches": lambda judged: {True: "yes", False: "no", None: "error"}[judged["matches"]]
+}
 RuleArgument = Annotated[str, argument("Name of the rule.")]
 FilterOption = Annotated[str | None, option("Condition in SQL.", "SQL")]
 
@@ -221,8 +205,8 @@ def list_(call: ListingOptions, topic: TopicArgument, name: SubscriptionArgument
     """List the rules of a subscription."""
     with call.broker() as broker:
         records = broker.subscription(topic, name).rules
-    columns, empty = ("rule", "filter, and action"), "no rules: it receives nothing"
-    call.print_all(records, columns, lambda rule: (rule.name, describe_rule(rule)), empty)
+    columns: Columns = {"rule": "name", "filter, and action": describe_rule}
+    call.print_all(records, columns, "no rules: it receives nothing")
 
 
 @rules.command("add")
@@ -307,12 +291,7 @@ def test(
         for number, view in enumerate(_messages(file, Message(b"", **equal.fields())), 1)
         for judged in (judge(view) for judge in judges)
     )
-    call.print_all(judgements, _JUDGED, _judged_row, "no rules: nothing matches")
-
-
-def _judged_row(judged: dict[str, Any]) -> tuple[object, ...]:
-    number, rule, matches, why = judged.values()
-    return number, rule, {True: "yes", False: "no", None: "error"}[matches], why
+    call.print_all(judgements, _SHOWN, "no rules: nothing matches")
 
 
 def _messages(file: Path | None, like: Message) -> Iterator[MessageView]:

@@ -15,7 +15,7 @@ from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.commands import CommandGroup
 from lazaretto.cli.derived import Fields, add_change
 from lazaretto.cli.exits import usage
-from lazaretto.cli.output import shorten
+from lazaretto.cli.output import Columns, shorten
 from lazaretto.cli.parse import future
 from lazaretto.commands import (
     AcknowledgeCause,
@@ -91,10 +91,6 @@ def _times(count: int, now: datetime) -> str:
 
 
 _BARS = "▁▂▃▄▅▆▇█"
-_COLUMNS = (
-    "cause", "letters", "share", "last 24 h", "state", "reason", "error type", "text", "difference",
-    "holds for",
-)  # fmt: skip
 _SPARE = ("holds for", "reason", "share", "last 24 h", "difference")
 #: Seconds for which a list of causes may look for differences.
 _EXPLAINING = 1
@@ -173,17 +169,19 @@ def list_(
         _print_chart(queue, triage)
         return
 
-    def row(cause: Cause) -> tuple[object, ...]:
-        share = f"{100 * cause.letters / triage.letters:.0f} %" if triage.letters else ""
-        return (
-            cause.number, cause.letters, share, sparkline(cause.hours), _state(cause, triage.time),
-            cause.reason, cause.error_type, cause.template, _difference(cause),
-            _holds_for(cause),
-        )  # fmt: skip
-
-    call.print_all(
-        triage.causes, _COLUMNS, row, f"no dead letters in {queue}", spare=_SPARE, shortened="text"
-    )
+    columns: Columns = {
+        "cause": "number",
+        "letters": "letters",
+        "share": lambda cause: f"{100 * cause.letters / triage.letters:.0f} %" if triage.letters else "",
+        "last 24 h": lambda cause: sparkline(cause.hours),
+        "state": lambda cause: _state(cause, triage.time),
+        "reason": "reason",
+        "error type": "error_type",
+        "text": "template",
+        "difference": _difference,
+        "holds for": _holds_for,
+    }
+    call.print_all(triage.causes, columns, f"no dead letters in {queue}", spare=_SPARE, shortened="text")
     if triage.left:
         numbers = ", ".join(map(str, triage.left[:_SHOWN])) + (", …" if len(triage.left) > _SHOWN else "")
         output.notice(f"not explained yet: {numbers}; see lazaretto triage show {queue} CAUSE")
@@ -226,23 +224,23 @@ def _print_cause(queue: str, cause: Cause, mark: TimeMark | None) -> None:
     example = None if cause.example is None else f"lazaretto dead-letter show {queue} {cause.example}"
     output.fields(
         [
-            ("state", cause.state.value),
+            ("state", cause.state),
             ("letters", f"{cause.letters} of {cause.total}"),
             ("reason", cause.reason),
             ("error type", cause.error_type),
             ("text", cause.template),
             ("site", sites[0] if sites else None),
             ("below", sites[1] if len(sites) > 1 else None),
-            ("first", output.shown_time(cause.first)),
+            ("first", cause.first),
             ("first seen after", mark and f"{mark.text}, marked {output.shown_time(mark.time)}"),
-            ("last", output.shown_time(cause.last)),
+            ("last", cause.last),
             ("last 24 h", sparkline(cause.hours)),
             ("difference", _difference(cause)),
             ("holds for", _holds_for(cause)),
             ("also", "; ".join(difference.also) if difference else None),
             ("compared", f"with {difference.compared} {difference.compared_with}" if difference else None),
             ("note", cause.note),
-            ("known until", cause.acknowledged_until and output.shown_time(cause.acknowledged_until)),
+            ("known until", cause.acknowledged_until),
             ("split from", cause.split_from),
             ("example", example),
         ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from lazaretto.broker.claims import Claim
 from lazaretto.cli import output
 from lazaretto.cli.call import (
     Call,
@@ -17,6 +16,7 @@ from lazaretto.cli.call import (
 )
 from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.derived import add_change
+from lazaretto.cli.output import Columns
 from lazaretto.cli.parse import number
 from lazaretto.commands import FreeSession, ResumeSession, RevokeClaim, SetBreaker
 from lazaretto.engine.workers.list_workers import HeldMessages, Worker
@@ -25,28 +25,35 @@ from lazaretto.model.descriptions import BreakerDescription, SessionDescription
 commands = Group()
 workers = commands.group("worker")
 
-_WORKER_COLUMNS = ("process", "machine", "state", "takes", "messages", "holds", "seen", "worker")
 #: Sequence numbers that are shown of a batch.
 _SHOWN = 5
 
 claims = commands.group("claim")
 
-_CLAIM_COLUMNS = (
-    "consumer",
-    "claim",
-    "state",
-    "messages",
-    "shards",
-    "reads",
-    "created",
-    "lease until",
-    "outcomes",
-)
+_CLAIM_COLUMNS: Columns = {
+    "consumer": "consumer",
+    "claim": "number",
+    "state": "state",
+    "messages": "rows",
+    "shards": lambda claim: claim.shards or None,
+    "reads": lambda claim: claim.reads or None,
+    "created": "created",
+    "lease until": "lease_until",
+    "outcomes": lambda claim: ", ".join(f"{name} {count}" for name, count in claim.outcomes.items()),
+}
 
 sessions = commands.group("session")
 
 SessionArgument = Annotated[str, argument("ID of the session.", "SESSION")]
-_SESSION_COLUMNS = ("session", "messages", "locked until", "held by", "mode", "reason", "error")
+_SESSION_COLUMNS: Columns = {
+    "session": "session_id",
+    "messages": lambda session: sum(session.messages.values()),
+    "locked until": "locked_until",
+    "held by": lambda session: session.held and session.held.sequence_number,
+    "mode": lambda session: session.held and session.held.mode,
+    "reason": lambda session: session.held and session.held.reason,
+    "error": lambda session: session.held and session.held.error,
+}
 
 breakers = commands.group("breaker")
 
@@ -77,17 +84,16 @@ def _takes(worker: Worker) -> str:
     return "; ".join(f"{', '.join(queues)} ({who})" for who, queues in by_queue.items())
 
 
-def _worker_row(worker: Worker) -> tuple[object, ...]:
-    return (
-        worker.pid,
-        worker.host_name,
-        "alive" if worker.alive else "dead",
-        _takes(worker),
-        _number(worker),
-        "; ".join(map(_held, worker.holds)),
-        output.shown_time(worker.seen),
-        worker.name,
-    )
+_WORKER_COLUMNS: Columns = {
+    "process": "pid",
+    "machine": "host_name",
+    "state": lambda worker: "alive" if worker.alive else "dead",
+    "takes": _takes,
+    "messages": _number,
+    "holds": lambda worker: "; ".join(map(_held, worker.holds)),
+    "seen": "seen",
+    "worker": "name",
+}
 
 
 @workers.command("list")
@@ -104,21 +110,7 @@ def list_workers(
         records = broker.workers()
     if queue is not None:
         records = [one for one in records if queue in _queues(one)]
-    call.print_all(records, _WORKER_COLUMNS, _worker_row, "no workers", spare=("worker", "seen", "machine"))
-
-
-def _claim_row(claim: Claim) -> tuple[object, ...]:
-    return (
-        claim.consumer,
-        claim.number,
-        claim.state,
-        claim.rows,
-        claim.shards or None,
-        claim.reads or None,
-        output.shown_time(claim.created),
-        output.shown_time(claim.lease_until),
-        ", ".join(f"{name} {count}" for name, count in claim.outcomes.items()),
-    )
+    call.print_all(records, _WORKER_COLUMNS, "no workers", spare=("worker", "seen", "machine"))
 
 
 @claims.command("list")
@@ -130,7 +122,7 @@ def list_claims(
     """List the claims of a queue, newest first."""
     with call.broker() as broker:
         page = broker.claims(queue, limit=limit)
-    call.print_all(page, _CLAIM_COLUMNS, _claim_row, "no claims", spare=("reads", "shards", "created"))
+    call.print_all(page, _CLAIM_COLUMNS, "no claims", spare=("reads", "shards", "created"))
 
 
 add_change(
@@ -149,19 +141,6 @@ add_change(
 )  # fmt: skip
 
 
-def _session_row(session: SessionDescription) -> tuple[object, ...]:
-    hold = session.held
-    return (
-        session.session_id,
-        sum(session.messages.values()),
-        output.shown_time(session.locked_until),
-        hold.sequence_number if hold else None,
-        hold.mode.value if hold else "",
-        hold.reason if hold else "",
-        hold.error if hold else "",
-    )
-
-
 @sessions.command("list")
 def list_sessions(
     call: ListingOptions,
@@ -176,7 +155,7 @@ def list_sessions(
         names = [h.session_id for h in broker.held_sessions(queue)] if held else broker.sessions(queue)
         records = (broker.session(queue, name) for name in names)
         empty = "no held sessions" if held else "no sessions"
-        call.print_all(records, _SESSION_COLUMNS, _session_row, empty, spare=("mode",))
+        call.print_all(records, _SESSION_COLUMNS, empty, spare=("mode",))
 
 
 @sessions.command("show")
@@ -195,7 +174,7 @@ def show_session(call: CallOptions, queue: QueueArgument, session: SessionArgume
 def _facts(description: SessionDescription) -> list[tuple[str, object]]:
     facts: list[tuple[str, object]] = [*sorted(description.messages.items())]
     facts += [
-        ("locked until", output.shown_time(description.locked_until)),
+        ("locked until", description.locked_until),
         ("locked by", description.locked_by),
         ("has state", "yes" if description.has_state else "no"),
     ]
@@ -240,11 +219,11 @@ def _print_breaker(call: Call, queue: str, description: BreakerDescription) -> N
         output.line(f"breaker of {queue}")
         output.fields(
             [
-                ("status", description.status.value),
-                ("since", output.shown_time(description.since)),
+                ("status", description.status),
+                ("since", description.since),
                 ("error", description.error),
                 ("fingerprint", description.fingerprint),
-                ("next probe", output.shown_time(description.probe_at)),
+                ("next probe", description.probe_at),
             ],
             "  ",
         )

@@ -48,22 +48,15 @@ MEANINGS = {
     Exit.READER_GONE: "output closed early (SIGPIPE)",
 }
 
-_BY_ERROR: tuple[tuple[type[LazarettoError], Exit], ...] = (
-    (InvalidOption, Exit.USAGE),
-    (InvalidPath, Exit.USAGE),
-    (HandlerError, Exit.USAGE),
-    (FilterSyntaxError, Exit.USAGE),
-    (MessageNotReceivable, Exit.NOT_RECEIVABLE),
-    (ConversationNotFound, Exit.NOT_FOUND),
-    (EntityNotFound, Exit.NOT_FOUND),
-    (MessageNotFound, Exit.NOT_FOUND),
-    (RepairNotFound, Exit.NOT_FOUND),
-    (QueueDisabled, Exit.NOT_RECEIVABLE),
-    (QuotaExceeded, Exit.NOT_RECEIVABLE),
-    (PoisonMessageError, Exit.NOT_RECEIVABLE),
-    (SessionHeld, Exit.NOT_RECEIVABLE),
-    (StoreError, Exit.STORE),
-)
+_ERRORS: dict[Exit, tuple[type[LazarettoError], ...]] = {
+    Exit.USAGE: (InvalidOption, InvalidPath, HandlerError, FilterSyntaxError),
+    # Before the parents of some of these.
+    Exit.NOT_RECEIVABLE: (
+        MessageNotReceivable, QueueDisabled, QuotaExceeded, PoisonMessageError, SessionHeld,
+    ),
+    Exit.NOT_FOUND: (ConversationNotFound, EntityNotFound, MessageNotFound, RepairNotFound),
+    Exit.STORE: (StoreError,),
+}  # fmt: skip
 
 
 class CommandError(Exception):
@@ -82,4 +75,4 @@ def usage(text: str) -> CommandError:
 
 def exit_code_of(error: LazarettoError) -> Exit:
     """Return how the command ends after this error."""
-    return next((code for kind, code in _BY_ERROR if isinstance(error, kind)), Exit.FAILED)
+    return next((code for code, kinds in _ERRORS.items() if isinstance(error, kinds)), Exit.FAILED)

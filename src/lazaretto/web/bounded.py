@@ -12,6 +12,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Message, Send
 
 from lazaretto.aio import AsyncBroker
+from lazaretto.aio.readings import Readings
 from lazaretto.engine.messages.peek import ROOM, PeekedPart, TooLittleRoom, size_of
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
@@ -24,7 +25,6 @@ from lazaretto.serving.budget import Share
 from lazaretto.serving.http import seat_of, share_of
 from lazaretto.web.answers import json_of
 from lazaretto.web.ending import Begun
-from lazaretto.web.readings import WebReadings
 from lazaretto.web.refusals import HttpError, NotAuthenticated, NotPermitted
 from lazaretto.web.viewed import readings_of
 
@@ -67,7 +67,7 @@ async def in_room(share: Share, read: Callable[[int], Awaitable[P | TooLittleRoo
 
 
 async def peeked(
-    share: Share, readings: WebReadings, path: EntityPath, limit: int, start: int, session_id: str | None
+    share: Share, readings: Readings, path: EntityPath, limit: int, start: int, session_id: str | None
 ) -> AsyncIterator[PeekedPart]:
     """Yield parts of what a peek means; the last one says so."""
     while True:
@@ -86,7 +86,7 @@ async def peeked(
 
 
 async def lettered(
-    share: Share, readings: WebReadings, path: EntityPath, which: DeadLetterFilter, *, messages: bool
+    share: Share, readings: Readings, path: EntityPath, which: DeadLetterFilter, *, messages: bool
 ) -> AsyncIterator[Sequence[DeadLetter]]:
     """Yield parts of the dead letters that a filter means. The first may be empty."""
     after: Slice | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.readings import LettersPart, Readings
@@ -17,47 +17,18 @@ from lazaretto.engine.log import AuditEntry
 from lazaretto.engine.messages.peek import PeekedPart, TooLittleRoom
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice
+from lazaretto.model.edits.named_fields import filter_names
 from lazaretto.model.edits.redact import Redaction
 from lazaretto.model.entities import EntityPath
+from lazaretto.model.filters.rules import sql
 from lazaretto.model.grants import Permission
 from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.web.access import Identity
-from lazaretto.web.redacted import meant, without_search
+from lazaretto.web.redacted import HIDDEN_WHERE, meant, without_search
+from lazaretto.web.refusals import NotPermitted
 
 #: Seconds for which rules are not read again within one answer, such as a stream of events.
 _FRESH: Final = 0.5
-
-
-class WebReadings(Protocol):
-    """Reads parts, as `Readings` does."""
-
-    async def peek(
-        self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
-    ) -> PeekedPart | TooLittleRoom: ...
-
-    async def letters(
-        self, path: EntityPath, which: DeadLetterFilter, after: Slice | None, room: int, *, messages: bool
-    ) -> LettersPart | TooLittleRoom: ...
-
-    async def size(self, path: EntityPath, numbers: Sequence[int]) -> int: ...
-
-    async def size_ahead(self, path: EntityPath, limit: int) -> int: ...
-
-
-class Seer(Protocol):
-    """Knows what somebody may see."""
-
-    async def redaction_at(self, path: str) -> Redaction:
-        """Return what is hidden in an entity's messages."""
-        ...
-
-    async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
-        """Raise NotPermitted if a condition names what may not be read."""
-        ...
-
-    async def attempters(self, path: str, numbers: list[int], which: DeadLetterFilter) -> dict[int, str]:
-        """Return who made the latest attempt at dead letters, if a filter asks for it."""
-        ...
 
 
 class ViewRules:
@@ -93,6 +64,11 @@ class ViewRules:
         """Read the rules, and return those for an entity."""
         return self.of(path) if await self.load() else Redaction()
 
+    async def read(self, path: str) -> Redaction:
+        """Note that somebody reads messages of an entity, and return the rules for it."""
+        await self.note_read(path)
+        return await self.at(path)
+
     async def note_read(self, path: str) -> None:
         """Note that somebody reads fields that are redacted for others, if the entity has some."""
         if not await self.load() or not self._who.may(Permission.READ_SECRETS, path):
@@ -101,19 +77,32 @@ class ViewRules:
         if rules_for(self._rules[0], path):
             await self._witness.read(self._who.actor, path)
 
+    async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
+        """Raise NotPermitted if a condition names what may not be read."""
+        redaction = await self.at(path)
+        where = which.where if redaction else None
+        if where is not None and await asyncio.to_thread(filter_names, redaction, where):
+            raise NotPermitted(HIDDEN_WHERE)
 
-class ViewedReadings:
-    """Reads parts as somebody sees them."""
+    async def attempters(self, path: str, numbers: Iterable[int], which: DeadLetterFilter) -> dict[int, str]:
+        """Return who made the latest attempt at dead letters, by their numbers, if a filter asks for it."""
+        if which.where is None or not sql().names_attempts(which.where):
+            return {}
+        return await self._visits.workers(path, list(numbers))
 
-    def __init__(self, readings: Readings, seer: Seer) -> None:
-        self._readings, self._seer = readings, seer
-        self.size, self.size_ahead = readings.size, readings.size_ahead
+
+class ViewedReadings(Readings):
+    """Reads parts as somebody sees them, and notes who reads redacted fields."""
+
+    def __init__(self, broker: AsyncBroker, rules: ViewRules) -> None:
+        super().__init__(broker)
+        self._rules = rules
 
     async def peek(
         self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
     ) -> PeekedPart | TooLittleRoom:
-        redaction = await self._seer.redaction_at(str(path))
-        part = await self._readings.peek(path, limit, start, session_id, room)
+        redaction = await self._rules.read(str(path))
+        part = await super().peek(path, limit, start, session_id, room)
         if not redaction or isinstance(part, TooLittleRoom):
             return part
         messages, last = part
@@ -123,38 +112,19 @@ class ViewedReadings:
     async def letters(
         self, path: EntityPath, which: DeadLetterFilter, after: Slice | None, room: int, *, messages: bool
     ) -> LettersPart | TooLittleRoom:
-        await self._seer.check_filter(str(path), which)
+        await self._rules.note_read(str(path))
+        await self._rules.check_filter(str(path), which)
         # Rules may come while it is read: they are asked for anew with each part.
-        redaction = await self._seer.redaction_at(str(path))
+        redaction = await self._rules.at(str(path))
         if not redaction:
-            return await self._readings.letters(path, which, after, room, messages=messages)
-        part = await self._readings.letters(path, without_search(which), after, room, messages=True)
+            return await super().letters(path, which, after, room, messages=messages)
+        part = await super().letters(path, without_search(which), after, room, messages=True)
         if isinstance(part, TooLittleRoom):
             return part
         letters, slice_ = part
-        workers = await self._seer.attempters(str(path), [one.sequence_number for one in letters], which)
+        workers = await self._rules.attempters(str(path), [one.sequence_number for one in letters], which)
         seen = await asyncio.to_thread(meant, letters, which, redaction, workers)
         return [one if messages else dataclasses.replace(one, message=None) for one in seen], slice_
-
-
-class WitnessedReadings:
-    """Reads parts, and notes who reads redacted fields."""
-
-    def __init__(self, readings: WebReadings, rules: ViewRules) -> None:
-        self._readings, self._rules = readings, rules
-        self.size, self.size_ahead = readings.size, readings.size_ahead
-
-    async def peek(
-        self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int
-    ) -> PeekedPart | TooLittleRoom:
-        await self._rules.note_read(str(path))
-        return await self._readings.peek(path, limit, start, session_id, room)
-
-    async def letters(
-        self, path: EntityPath, which: DeadLetterFilter, after: Slice | None, room: int, *, messages: bool
-    ) -> LettersPart | TooLittleRoom:
-        await self._rules.note_read(str(path))
-        return await self._readings.letters(path, which, after, room, messages=messages)
 
 
 async def later_than(broker: AsyncBroker, entries: Sequence[AuditEntry]) -> list[AuditEntry]:

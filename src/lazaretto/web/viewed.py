@@ -26,18 +26,16 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import DeadLetterPage, DeadLetterPreview
 from lazaretto.errors import LazarettoError
 from lazaretto.model.edits.edit import Edit, EditKind
-from lazaretto.model.edits.named_fields import edit_names, filter_names
+from lazaretto.model.edits.named_fields import edit_names
 from lazaretto.model.edits.redact import MASK, Redaction
 from lazaretto.model.entities import EntityPath, Subqueue
-from lazaretto.model.filters.rules import sql
 from lazaretto.model.grants import Permission
 from lazaretto.model.message_history import MessageHistory
 from lazaretto.model.messages import DeadLetter, PeekedMessage
 from lazaretto.model.repairs import EditedLetter, RepairedLetter, RepairPreview, RepairStatus
 from lazaretto.web.access import Identity
-from lazaretto.web.readings import ViewedReadings, ViewRules, WebReadings, WitnessedReadings
+from lazaretto.web.readings import ViewedReadings, ViewRules
 from lazaretto.web.redacted import (
-    HIDDEN_WHERE,
     chosen,
     lines_of,
     refuse_edit,
@@ -76,16 +74,16 @@ def seen_by(broker: AsyncBroker, who: Identity) -> AsyncBroker:
 async def check_filter(broker: AsyncBroker, path: str, which: DeadLetterFilter) -> None:
     """Raise NotPermitted if a filter names what somebody may not read."""
     if isinstance(broker, ViewedBroker):
-        await broker.check_filter(path, which)
+        await broker.rules.check_filter(path, which)
 
 
 async def check_edit(broker: AsyncBroker, path: str, edit: str) -> None:
     """Raise NotPermitted if an edit names what somebody may not read."""
     if isinstance(broker, ViewedBroker):
-        await broker.check_edit(path, edit)
+        refuse_edit(edit, await broker.rules.at(path))
 
 
-def readings_of(broker: AsyncBroker) -> WebReadings:
+def readings_of(broker: AsyncBroker) -> Readings:
     """Return what reads messages in parts, as somebody sees them."""
     if isinstance(broker, ViewedBroker | WitnessedBroker):
         return broker.readings
@@ -94,15 +92,15 @@ def readings_of(broker: AsyncBroker) -> WebReadings:
 
 async def hides(broker: AsyncBroker, path: str) -> bool:
     """Return whether fields of an entity's messages are hidden from somebody."""
-    return isinstance(broker, ViewedBroker) and await broker.hides(path)
+    return isinstance(broker, ViewedBroker) and bool(await broker.rules.at(path))
 
 
 class WitnessedBroker:
     """A broker for somebody who reads everything: what it reads of redacted fields is in the audit log."""
 
     def __init__(self, broker: AsyncBroker, who: Identity) -> None:
-        self._broker, self._rules = broker, ViewRules(broker, who)
-        self.readings = WitnessedReadings(Readings(broker), self._rules)
+        self._broker, self.rules = broker, ViewRules(broker, who)
+        self.readings = ViewedReadings(broker, self.rules)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._broker, name)
@@ -110,7 +108,7 @@ class WitnessedBroker:
             return value
 
         async def tell(path: str, *arguments: Any, **named: Any) -> Any:
-            await self._rules.note_read(path)
+            await self.rules.note_read(path)
             return await value(path, *arguments, **named)
 
         return tell
@@ -122,9 +120,9 @@ class ViewedBroker:
     def __init__(self, broker: AsyncBroker, who: Identity) -> None:
         self._broker, self._who = broker, who
         self._visits = Visits(broker)
-        self._rules = ViewRules(broker, who)
-        self.dialogs = ViewedDialogs(broker, self._rules)
-        self.readings = WitnessedReadings(ViewedReadings(Readings(broker), self), self._rules)
+        self.rules = ViewRules(broker, who)
+        self.dialogs = ViewedDialogs(broker, self.rules)
+        self.readings = ViewedReadings(broker, self.rules)
 
     def __getattr__(self, name: str) -> Any:
         if name in PLAIN:
@@ -135,14 +133,14 @@ class ViewedBroker:
         async def tell(*arguments: Any, **named: Any) -> Any:
             value = await getattr(self._broker, name)(*arguments, **named)
             path = arguments[0] if arguments and isinstance(arguments[0], str) else ""
-            return shown(value, self._rules.of, path) if await self._rules.load() else value
+            return shown(value, self.rules.of, path) if await self.rules.load() else value
 
         return tell
 
     async def run(self, command: Command, **how: Any) -> Any:
         """Run a command. Raises NotPermitted if it could tell its actor, or lose, what that may not read."""
         path = getattr(command, "path", None)
-        redaction = Redaction() if path is None else await self._rules.at(path)
+        redaction = Redaction() if path is None else await self.rules.at(path)
         if path is not None and redaction:
             if isinstance(command, PlanRepair):
                 refuse_filter(command.filter, redaction)
@@ -152,7 +150,7 @@ class ViewedBroker:
         if isinstance(command, CanaryRepair | ApplyRepair | ResumeRepair):
             # Where it sends to may forward elsewhere since it was planned.
             standing = await (await self._broker.repair(command.name)).status()
-            redaction = await self._rules.at(standing.queue)
+            redaction = await self.rules.at(standing.queue)
             await self._refuse_leak(standing.queue, redaction, standing.to or standing.queue)
         answer = await self._broker.run(command, **how)
         return shown_detail(answer, redaction) if redaction and isinstance(answer, dict) else answer
@@ -166,46 +164,27 @@ class ViewedBroker:
             receives = self._who.may(Permission.RECEIVE, place) and not self._who.may(
                 Permission.RECEIVE, path
             )
-            if receives or not redaction.is_within(self._rules.of(place)):
+            if receives or not redaction.is_within(self.rules.of(place)):
                 behind = "" if place == to else ", which forwards to another"
                 raise NotPermitted(
                     f"expected a place with all rules for redacted fields that {path} has, got {to}{behind}: "
                     "they could be read there; ask somebody who may read them"
                 )
 
-    async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
-        """Raise NotPermitted if a condition names what may not be read."""
-        redaction = await self._rules.at(path)
-        if which.where is not None and await asyncio.to_thread(filter_names, redaction, which.where):
-            raise NotPermitted(HIDDEN_WHERE)
-
-    async def redaction_at(self, path: str) -> Redaction:
-        """Return what is hidden in an entity's messages."""
-        return await self._rules.at(path)
-
-    async def hides(self, path: str) -> bool:
-        """Return whether fields of an entity's messages are hidden."""
-        return bool(await self._rules.at(path))
-
-    async def check_edit(self, path: str, edit: str) -> None:
-        """Raise NotPermitted if an edit names what may not be read."""
-        refuse_edit(edit, await self._rules.at(path))
-
     # -- messages -------------------------------------------------------------------------------
 
     async def peek(self, path: str, *arguments: Any, **named: Any) -> list[PeekedMessage]:
-        await self._rules.note_read(path)
-        redaction = await self._rules.at(path)
+        redaction = await self.rules.read(path)
         messages = await self._broker.peek(path, *arguments, **named)
         if not redaction:
             return messages
         return await asyncio.to_thread(lambda: [redaction.message(one) for one in messages])
 
     async def message_history(self, path: str, sequence_number: int) -> MessageHistory:
-        await self._rules.note_read(path)
+        await self.rules.note_read(path)
         history = self._permitted(await self._broker.message_history(path, sequence_number))
-        ruled = await self._rules.load()
-        return await asyncio.to_thread(shown_history, history, self._rules.of) if ruled else history
+        ruled = await self.rules.load()
+        return await asyncio.to_thread(shown_history, history, self.rules.of) if ruled else history
 
     def _permitted(self, history: MessageHistory) -> MessageHistory:
         """Return a history without the places whose messages may not be read."""
@@ -215,8 +194,7 @@ class ViewedBroker:
         return dataclasses.replace(history, generations=seen, complete=complete)
 
     async def dead_letter(self, path: str, sequence_number: int) -> DeadLetter:
-        await self._rules.note_read(path)
-        redaction = await self._rules.at(path)
+        redaction = await self.rules.read(path)
         letter = await self._broker.dead_letter(path, sequence_number)
         return await asyncio.to_thread(shown_letter, letter, redaction) if redaction else letter
 
@@ -228,12 +206,11 @@ class ViewedBroker:
         budget: float = 0.25,
         **how: Any,
     ) -> DeadLetterPage:
-        await self._rules.note_read(path)
-        redaction = await self._rules.at(path)
+        redaction = await self.rules.read(path)
         if not redaction:
             return await self._broker.dead_letter_page(path, which, budget=budget, **how)
         filter_ = which or DeadLetterFilter()
-        await self.check_filter(path, filter_)
+        await self.rules.check_filter(path, filter_)
         rest, end = without_search(filter_), time.monotonic() + budget
         first: DeadLetterPage | None = None
         while True:
@@ -249,7 +226,7 @@ class ViewedBroker:
         self, path: str, page: DeadLetterPage, which: DeadLetterFilter, redaction: Redaction
     ) -> list[DeadLetterPreview]:
         previews = {one.sequence_number: one for one in page.letters}
-        workers = await self.attempters(path, previews, which)
+        workers = await self.rules.attempters(path, previews, which)
         matches: dict[int, list[DeadLetterPreview]] = {}
         filter_ = DeadLetterFilter(sequence_numbers=tuple(previews))
         # One by one: they can be large.
@@ -268,26 +245,20 @@ class ViewedBroker:
         which = DeadLetterFilter(sequence_numbers=tuple(numbers))
         return {one.sequence_number: one async for one in self._broker.dead_letters(path, which)}
 
-    async def attempters(self, path: str, numbers: Iterable[int], which: DeadLetterFilter) -> dict[int, str]:
-        """Return who made the latest attempt at dead letters, by their numbers, if a filter asks for it."""
-        if which.where is None or not sql().names_attempts(which.where):
-            return {}
-        return await self._visits.workers(path, list(numbers))
-
     # -- causes ---------------------------------------------------------------------------------
 
     async def triage(self, path: str, **how: Any) -> Triage:
-        await self._rules.note_read(path)
+        await self.rules.note_read(path)
         page = await self._broker.triage(path, **how)
         return dataclasses.replace(page, causes=tuple(await self._causes(path, page.causes)))
 
     async def cause(self, path: str, number: int, **how: Any) -> Cause:
-        await self._rules.note_read(path)
+        await self.rules.note_read(path)
         (shown_cause_,) = await self._causes(path, [await self._broker.cause(path, number, **how)])
         return shown_cause_
 
     async def _causes(self, path: str, causes: Iterable[Cause]) -> list[Cause]:
-        redaction, causes_ = await self._rules.at(path), list(causes)
+        redaction, causes_ = await self.rules.at(path), list(causes)
         bodies = self._who.may(Permission.READ_BODIES, path)
         if not redaction.takes_values or redaction.hides_errors:
             return await asyncio.to_thread(seen_causes, causes_, {}, redaction, bodies)
@@ -305,7 +276,7 @@ class ViewedBroker:
     # -- repairs --------------------------------------------------------------------------------
 
     async def repair(self, name: str) -> ViewedRepair:
-        return ViewedRepair(await self._broker.repair(name), self, self._rules)
+        return ViewedRepair(await self._broker.repair(name), self, self.rules)
 
 
 class ViewedRepair:

@@ -52,27 +52,19 @@ class ClientWork:
 
 
 class Tester(Protocol):
-    """A link on which a connection receives."""
+    """A link on which a connection receives. `Consumer` says what each part is."""
 
     path: str
 
     @property
-    def holds(self) -> bool:
-        """Whether its client has messages of it."""
-        ...
+    def holds(self) -> bool: ...
 
     @property
-    def asks(self) -> bool:
-        """Whether it is about to get some."""
-        ...
+    def asks(self) -> bool: ...
 
-    def look(self) -> None:
-        """Look again whether it can receive."""
-        ...
+    def look(self) -> None: ...
 
-    def stop_waiting(self) -> None:
-        """Wait for messages no longer."""
-        ...
+    def stop_waiting(self) -> None: ...
 
 
 class Trials:

@@ -19,7 +19,7 @@ import pytest
 from lazaretto.host import HandlerOptions
 from lazaretto.host.handlers import GivenIsolation, Isolation
 from lazaretto.isolation import SandboxOptions
-from lazaretto.isolation.sandbox_options import Mode
+from lazaretto.isolation.verdict import Mode
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.entities import GivenPoisonSession, PoisonSession, QueueOptions, TopicOptions
 from lazaretto.model.options import Kind, Option, format_size, options_of

@@ -17,11 +17,10 @@ import pytest
 from lazaretto import Broker, JavaNotFound, Message, NotAllowed
 from lazaretto.cli import main
 from lazaretto.spark import find_java, spark_session
-from lazaretto.spark.class_archive import archive_of, java_options
 from lazaretto.spark.first_run import prepare
 from lazaretto.spark.java import _make_shim, _packaged
 from lazaretto.spark.requirements import examine
-from lazaretto.spark.session import _finds_us
+from lazaretto.spark.session import _finds_us, archive_of, java_options
 
 from .cluster import ended
 

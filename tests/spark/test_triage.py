@@ -14,7 +14,7 @@ import pytest
 import lazaretto
 from lazaretto import Broker, InvalidOption, Message
 from lazaretto.spark import triage
-from lazaretto.spark.triage_tables import write_tables
+from lazaretto.spark.causes import write_tables
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::ResourceWarning"),

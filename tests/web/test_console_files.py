@@ -17,8 +17,8 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.message_history import Moment
 from lazaretto.model.messages import Attempt
 from lazaretto.model.policy import UNLIMITED, Backoff, Outcome, PoisonPolicy
-from lazaretto.web.console.actions import command_of
 from lazaretto.web.console.bodies import indent, show_body
+from lazaretto.web.console.forms import command_of
 from lazaretto.web.console.letters import folded_moments
 from lazaretto.web.console.queues import attempts_of
 

@@ -152,10 +152,8 @@ add_entity(
             "subscription": "name",
             "status": "queue.status",
             **{name: f"queue.counts.{name}" for name in ("active", "locked", "deferred")},
-            "dead letters": lambda found: (
-                found.queue.counts.dead_letter + found.queue.counts.transfer_dead_letter
-            ),
-            "rules": lambda found: ", ".join(rule.name for rule in found.rules),
+            "dead letters": lambda one: one.queue.counts.dead_letter + one.queue.counts.transfer_dead_letter,
+            "rules": lambda one: ", ".join(rule.name for rule in one.rules),
         },
         shortened="rules",
         path=lambda found: found.queue.path,

@@ -5,8 +5,7 @@ Independent of queues: items and results are bytes.
 
 from lazaretto.isolation.columns import Blobs, Columns, Nullable, Repeated
 from lazaretto.isolation.sandbox import Sandbox
-from lazaretto.isolation.sandbox_options import SandboxOptions
-from lazaretto.isolation.verdict import DONE, FailedResult, Status, Verdict
+from lazaretto.isolation.verdict import DONE, FailedResult, SandboxOptions, Status, Verdict
 
 __all__ = [
     "DONE",

@@ -35,8 +35,7 @@ from lazaretto.isolation.memory import (
 )
 from lazaretto.isolation.pickling import pickle_value
 from lazaretto.isolation.readings import read_ended, read_in_order
-from lazaretto.isolation.sandbox_options import SandboxOptions
-from lazaretto.isolation.verdict import NOT_RUN, Death, Status, Verdict, blame
+from lazaretto.isolation.verdict import NOT_RUN, Death, SandboxOptions, Status, Verdict, blame
 from lazaretto.isolation.worker import ANSWER, CAN_FORK, Worker
 from lazaretto.model.checks import shown
 from lazaretto.model.failure import WORKER_CRASHED

@@ -19,8 +19,7 @@ import msgspec
 from lazaretto.errors import SandboxError, SandboxSetupError
 from lazaretto.isolation import child
 from lazaretto.isolation.memory import Segment, above_streams, create_file
-from lazaretto.isolation.sandbox_options import SandboxOptions
-from lazaretto.isolation.verdict import Death, blame
+from lazaretto.isolation.verdict import Death, SandboxOptions, blame
 from lazaretto.model.failure import HANDLER_TIMEOUT, WORKER_CRASHED, Failure
 from lazaretto.tools.signals import ENDING
 from lazaretto.tools.surroundings import children_are_forgotten

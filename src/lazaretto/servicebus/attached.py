@@ -36,9 +36,17 @@ from lazaretto.servicebus.amqp.values import Described, Symbol, ULong
 from lazaretto.servicebus.answers import TIMEOUT, condition_of, description_of
 from lazaretto.servicebus.consumer import Consumer
 from lazaretto.servicebus.grants import Right, Unauthorized, entity_of
-from lazaretto.servicebus.nodes import COPY, Browser, Coordination, Replies, Requests, is_node, without_node
+from lazaretto.servicebus.nodes import (
+    COPY,
+    Browser,
+    Coordination,
+    Producer,
+    Replies,
+    Requests,
+    is_node,
+    without_node,
+)
 from lazaretto.servicebus.order import ALL, Order
-from lazaretto.servicebus.producer import Producer
 from lazaretto.servicebus.server import Client
 
 if TYPE_CHECKING:

@@ -9,13 +9,12 @@ from lazaretto.model.installing import install
 
 if TYPE_CHECKING:
     from lazaretto.spark.any_source import quarantine
-    from lazaretto.spark.batches import settle
     from lazaretto.spark.causes import triage
     from lazaretto.spark.database_results import DatabaseResults
     from lazaretto.spark.datasource import register
     from lazaretto.spark.java import find_java
     from lazaretto.spark.lake_results import DeltaResults, IcebergResults
-    from lazaretto.spark.outcome_table import lineage
+    from lazaretto.spark.outcome_table import lineage, settle
     from lazaretto.spark.pipeline import process
     from lazaretto.spark.session import spark_session
     from lazaretto.spark.tries import dry_run, try_repair

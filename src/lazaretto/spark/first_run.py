@@ -11,10 +11,9 @@ from pathlib import Path
 import lazaretto
 from lazaretto import Message
 from lazaretto.errors import JavaNotFound
-from lazaretto.spark.class_archive import archive_of
 from lazaretto.spark.java import find_java
 from lazaretto.spark.pipeline import process
-from lazaretto.spark.session import SETTINGS, spark_session
+from lazaretto.spark.session import SETTINGS, archive_of, spark_session
 
 #: Seconds that Java may take to write it, on a busy machine.
 _LONGEST = 300.0

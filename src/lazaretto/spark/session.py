@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 import lazaretto
 from lazaretto.errors import InvalidOption, NotAllowed
 from lazaretto.spark import daemon
-from lazaretto.spark.class_archive import java_options
 from lazaretto.spark.datasource import register
 from lazaretto.spark.executors import is_cluster
-from lazaretto.spark.java import find_java
+from lazaretto.spark.java import Java, cache_folder, find_java
 from lazaretto.tools.surroundings import why_no_interpreter
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -130,3 +131,15 @@ def _finds_us(python: str) -> bool:
     except (OSError, subprocess.SubprocessError):
         return False
     return process.returncode == 0 and process.stdout.strip() == lazaretto.__file__
+
+
+def archive_of(java: Java) -> Path:
+    """Return where the archive for a Java and this Spark is, if it was made."""
+    made_for = f"{java.home.resolve()} {java.version} {Path(pyspark.__file__).parent} {pyspark.__version__}"
+    return cache_folder() / f"spark-{pyspark.__version__}-{zlib.crc32(made_for.encode()):08x}.jsa"
+
+
+def java_options(java: Java) -> str:
+    """Return Java's options to use the archive, none if there is none. Java ignores one that does not fit."""
+    archive = archive_of(java)
+    return f' "-XX:SharedArchiveFile={archive}" -Xlog:cds*=off' if archive.exists() else ""

@@ -1,8 +1,7 @@
 """Helpers for your own tests: a temporary broker or Service Bus, a host run to its end, assertions."""
 
 from lazaretto.model.clock import ManualClock
-from lazaretto.testing.assertions import assert_dead_letter, assert_no_dead_letters
-from lazaretto.testing.hosts import drain, temporary_broker
+from lazaretto.testing.hosts import assert_dead_letter, assert_no_dead_letters, drain, temporary_broker
 from lazaretto.testing.service_bus import LocalEmulator, ServiceBus, service_bus
 
 __all__ = [

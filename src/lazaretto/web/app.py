@@ -26,13 +26,12 @@ from lazaretto.errors import LazarettoError
 from lazaretto.model.checks import without_unseen
 from lazaretto.web import api
 from lazaretto.web.access import NOBODY, Access
-from lazaretto.web.access_door import AccessDoor
+from lazaretto.web.access_door import AccessDoor, login_places
 from lazaretto.web.answers import json_of, not_modified, problem_of
 from lazaretto.web.console.render import base_of
 from lazaretto.web.console.site import console_places, page_of
 from lazaretto.web.ending import Ending
 from lazaretto.web.held import HeldMessages
-from lazaretto.web.login import login_places
 from lazaretto.web.openapi import document
 from lazaretto.web.origin import RelativeRedirects, check_host
 from lazaretto.web.page_options import PageOptions, TriedHandlers

@@ -22,7 +22,9 @@ from lazaretto.model.limits import Tier
 from lazaretto.servicebus.atom import rules as atom_rules
 from lazaretto.servicebus.atom.feeds import (
     Entry,
+    Kind,
     Refusal,
+    Resource,
     description,
     element,
     entry,
@@ -31,7 +33,6 @@ from lazaretto.servicebus.atom.feeds import (
     parse,
     text_of,
 )
-from lazaretto.servicebus.atom.resources import Kind, Resource
 from lazaretto.servicebus.atom.settings import (
     changes_of,
     read_destination,

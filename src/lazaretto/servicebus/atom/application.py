@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from lazaretto.model.actors import Actor
 from lazaretto.servicebus.atom import administration, feeds
-from lazaretto.servicebus.atom.feeds import Refusal, refusal_of
-from lazaretto.servicebus.atom.resources import resource_of
+from lazaretto.servicebus.atom.feeds import Refusal, refusal_of, resource_of
 from lazaretto.servicebus.exchange import body_of, send_answer
 from lazaretto.servicebus.grants import Grant, Grants, Right, Unauthorized
 from lazaretto.servicebus.server import Door

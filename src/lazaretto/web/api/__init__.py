@@ -2,8 +2,8 @@
 
 # isort: off
 from lazaretto.web.api import messages
-from lazaretto.web.api import audit, dead_letters, entities, standing, access
+from lazaretto.web.api import audit, dead_letters, entities, standing
 # isort: on
 
 #: Routes are tried in this order, so what is asked for most comes first.
-MODULES = (messages, entities, dead_letters, standing, access, audit)
+MODULES = (messages, entities, dead_letters, standing, audit)

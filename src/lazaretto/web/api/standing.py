@@ -1,19 +1,22 @@
-"""How the store stands: queues in trouble first, workers, sessions, claims, breakers and metrics."""
+"""How the store stands: queues in trouble first, workers, sessions, claims, metrics; and who may do what."""
 
 from __future__ import annotations
 
 import time
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 from starlette.responses import Response
 
 from lazaretto.broker.claims import Claim
+from lazaretto.engine.access import Person, Token
 from lazaretto.engine.entities.overview import MOST_NAMED, NAMED, Status
+from lazaretto.engine.four_eyes import FourEyesWish
 from lazaretto.engine.workers.list_workers import Worker
 from lazaretto.model.descriptions import BreakerDescription, HeldSession, SessionDescription
 from lazaretto.model.grants import Permission
 from lazaretto.model.rates import Rate
+from lazaretto.model.redaction import RedactionRule
 from lazaretto.observe.metrics import MEDIA_TYPE, MOST_REPAIRS, Look, exposition, process_exposition
 from lazaretto.serving.http import seat_of
 from lazaretto.web.routes import Call, OfQueue, Query, route
@@ -115,3 +118,47 @@ async def show_metrics(call: Call, query: MetricsQuery) -> Response:
     seat = seat_of(call.request.scope)
     own += b"" if seat is None else seat.guard.exposition()
     return Response(exposition(look) + own + call.times.exposition(), media_type=MEDIA_TYPE)
+
+
+class OfPerson(Query, frozen=True):
+    person: str | None = None
+
+
+class FourEyes(Struct):
+    """The most letters that one person may send or delete in an hour; null: any number.
+
+    `asked`: the wish to let one person send more that waits for a second person.
+    """
+
+    letters: int | None
+    asked: FourEyesWish | None
+
+
+@route("GET", "/access/people", Permission.ADMINISTER)
+async def list_people(call: Call) -> list[Person]:
+    """List the people and groups that were granted something."""
+    return await call.broker.people()
+
+
+@route("GET", "/access/tokens", Permission.ADMINISTER)
+async def list_tokens(call: Call, query: OfPerson) -> list[Token]:
+    """List the tokens of a person or of all, the latest first."""
+    return await call.broker.tokens(query.person)
+
+
+@route("GET", "/access/sessions", Permission.ADMINISTER)
+async def list_browser_sessions(call: Call, query: OfPerson) -> list[Token]:
+    """List the sessions of a person or of all in browsers, the latest first."""
+    return await call.broker.browser_sessions(query.person)
+
+
+@route("GET", "/access/four-eyes", Permission.SEE)
+async def show_four_eyes(call: Call) -> FourEyes:
+    """Show how many letters one person may send or delete, and who asks for more."""
+    return FourEyes(await call.broker.four_eyes(), await call.broker.four_eyes_wish())
+
+
+@route("GET", "/redaction", Permission.SEE)
+async def list_redaction(call: Call) -> list[RedactionRule]:
+    """List the fields of messages that are redacted for whoever may not read them."""
+    return await call.broker.redaction()

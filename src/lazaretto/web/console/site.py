@@ -21,8 +21,8 @@ from lazaretto.web.access import NOBODY
 from lazaretto.web.access_door import AccessDoor
 from lazaretto.web.answers import STATUSES, not_modified
 from lazaretto.web.bounded import content_of
-from lazaretto.web.console import failures, forms, letters, overview, queues, rules, search, workers
-from lazaretto.web.console.actions import act
+from lazaretto.web.console import failures, forms, letters, overview, queues, search
+from lazaretto.web.console.forms import act
 from lazaretto.web.console.render import ASSETS, PAGE_HEADERS, asset, base_of, render
 from lazaretto.web.console.visit import Page, Visit
 from lazaretto.web.origin import is_own_page
@@ -50,17 +50,17 @@ SCREENS: Final[dict[str, Screen]] = {
     "/queue": queues.show_queue,
     "/do/{command}": forms.show,
     "/messages/{number:int}": letters.show_message,
-    "/rules": rules.show,
+    "/rules": queues.show_rules,
     "/sessions": queues.show_sessions,
     "/set-aside": failures.show_set_aside,
-    "/pipeline": workers.show_pipeline,
-    "/claims": workers.list_claims,
+    "/pipeline": overview.show_pipeline,
+    "/claims": overview.list_claims,
     "/dialogs": queues.list_conversations,
     "/dialogs/{dialog}": queues.show_dialog,
     "/access": overview.show_access,
     "/activity": overview.show_activity,
     "/topics": overview.list_topics,
-    "/workers": workers.list_workers,
+    "/workers": overview.list_workers,
     "/search": search.show_search,
     "/keys": overview.list_keys,
     "/docs": overview.show_routes,

@@ -32,19 +32,15 @@ __all__ = [
     "load_handlers",
 ]
 
-_HOMES = {
-    "Handler": "host.handlers",
-    "HandlerContext": "broker.handling.context",
-    "HandlerOptions": "host.handlers",
-    "HandlerReport": "host.handler_stats",
-    "Isolation": "host.handlers",
-    "LastError": "broker.handling.context",
-    "PoisonMessage": "host.handler_stats",
-    "ServiceHost": "host.host",
-    "handler": "host.handlers",
-    "load_function": "host.handlers",
-    "load_handlers": "host.handlers",
-}
+_MODULES = {
+    "host.handlers": (
+        "Handler", "HandlerOptions", "Isolation", "handler", "load_function", "load_handlers",
+    ),
+    "host.handler_stats": ("HandlerReport", "PoisonMessage"),
+    "host.host": ("ServiceHost",),
+    "broker.handling.context": ("HandlerContext", "LastError"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -25,21 +25,13 @@ __all__ = [
     "triage", "try_repair",
 ]  # fmt: skip
 
-_HOMES = {
-    "DatabaseResults": "database_results",
-    "DeltaResults": "lake_results",
-    "IcebergResults": "lake_results",
-    "dry_run": "tries",
-    "find_java": "java",
-    "lineage": "outcome_table",
-    "process": "pipeline",
-    "quarantine": "any_source",
-    "register": "datasource",
-    "settle": "batches",
-    "spark_session": "session",
-    "triage": "causes",
-    "try_repair": "tries",
-}
+_MODULES = {
+    "any_source": ("quarantine",), "causes": ("triage",), "database_results": ("DatabaseResults",),
+    "datasource": ("register",), "java": ("find_java",), "lake_results": ("DeltaResults", "IcebergResults"),
+    "outcome_table": ("lineage", "settle"), "pipeline": ("process",), "session": ("spark_session",),
+    "tries": ("dry_run", "try_repair"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 #: The packages of the extra that it cannot do without.
 _NEEDED = ("pandas", "py4j", "pyarrow", "pyspark")
 #: What looks for Spark, and so works without it.

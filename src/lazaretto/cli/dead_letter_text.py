@@ -191,7 +191,7 @@ def print_preview(preview: RepairPreview) -> None:
         [
             ("stops at once", preview.stops),
             ("sent to", preview.to),
-            ("bytes", output.shown_bytes(preview.bytes)),
+            ("bytes", output.shown_size(preview.bytes)),
             ("sessions", preview.sessions or None),
             ("return to their places", preview.held_places or None),
             ("have a recently sent ID", preview.duplicates or None),

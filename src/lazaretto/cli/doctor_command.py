@@ -127,7 +127,7 @@ def examine(broker: Broker) -> dict[str, Any]:
         if facts["journal_mode"] != "wal":
             problems.append(f"expected the store's journal mode to be wal, got {facts['journal_mode']}")
         if free < _SCARCE:
-            problems.append(f"only {output.shown_bytes(free)} are free on the store's disk")
+            problems.append(f"only {output.shown_size(free)} are free on the store's disk")
     elif facts["synchronous_commit"] == "off":
         problems.append("synchronous_commit is off on the server: a power cut may lose acknowledged changes")
     notices = _neighbours(facts, problems)
@@ -179,7 +179,7 @@ def _neighbours(facts: dict[str, Any], problems: list[str]) -> list[str]:
 
 def _file_facts(report: dict[str, Any]) -> list[tuple[str, object]]:
     facts = report["store"]
-    size, unused = (output.shown_bytes(facts[name]) for name in ("file_bytes", "free_bytes"))
+    size, unused = (output.shown_size(facts[name]) for name in ("file_bytes", "free_bytes"))
     return [
         ("sqlite", f"{report['sqlite']}, {_WAL_RESET_BUG[facts['sqlite_has_wal_reset_bug']]}"),
         ("store", facts["path"]),
@@ -187,8 +187,8 @@ def _file_facts(report: dict[str, Any]) -> list[tuple[str, object]]:
         ("schema", facts["schema"]),
         ("journal mode", facts["journal_mode"]),
         ("file", f"{size}, {unused} of it unused"),
-        ("write-ahead log", output.shown_bytes(facts["log_bytes"])),
-        ("free on disk", output.shown_bytes(report["disk_free_bytes"])),
+        ("write-ahead log", output.shown_size(facts["log_bytes"])),
+        ("free on disk", output.shown_size(report["disk_free_bytes"])),
     ]
 
 
@@ -199,7 +199,7 @@ def _server_facts(facts: dict[str, Any]) -> list[tuple[str, object]]:
         ("store id", facts["store_id"]),
         ("schema", facts["schema"]),
         ("synchronous commit", facts["synchronous_commit"]),
-        ("tables", output.shown_bytes(facts["bytes"])),
+        ("tables", output.shown_size(facts["bytes"])),
     ]
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from lazaretto.model.shown_text import safe as safe
 from lazaretto.model.shown_text import safe_lines as safe_lines
+from lazaretto.model.shown_text import shown_size as shown_size
 
 #: Rows that are measured together to align the columns of a listing.
 _ALIGNED = 500
@@ -223,15 +224,6 @@ def shown_duration(seconds: float | None) -> str:
         whole, rest = divmod(rest, size)
         parts += f"{whole:.0f}{unit}" if whole else ""
     return parts + (f"{rest:g}s" if rest or not parts else "")
-
-
-def shown_bytes(size: float) -> str:
-    """Return a number of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def plural(number: int, noun: str) -> str:

@@ -81,6 +81,7 @@ _COLUMNS: Columns = {
 _LETTER_COLUMNS: Columns = {
     "sequence": "sequence_number", "outcome": "outcome", "sent as": "sent_as", "queue": "queue", "why": "why"
 }  # fmt: skip
+Directed = CanaryRepair | ApplyRepair | ResumeRepair | UndoRepair
 #: What --yes is for.
 _EDITED = "sending edited dead letters"
 
@@ -154,10 +155,7 @@ def canary(call: ChangeOptions, name: NameArgument, detach: DetachOption = False
 
     The exit code is 1 if they fail again, or are not processed in time.
     """
-    with call.broker() as broker:
-        repair = broker.repair(name)
-        call.run(broker, CanaryRepair(name=name))
-        _go_on(call, broker, repair, detach)
+    _direct(call, CanaryRepair(name=name), detach)
 
 
 @repairs.command("apply")
@@ -173,10 +171,7 @@ def apply(
     It sends more and more at once while they are processed, and stops if too many fail again; the exit code
     is 1 then. Control-C ends the command, not the repair.
     """
-    with call.broker() as broker:
-        repair = broker.repair(name)
-        call.run(broker, ApplyRepair(name=name, limits=_limits(in_flight, rate)))
-        _go_on(call, broker, repair, detach)
+    _direct(call, ApplyRepair(name=name, limits=_limits(in_flight, rate)), detach)
 
 
 def _limits(in_flight: Any, rate: Any) -> dict[str, Any]:
@@ -237,10 +232,7 @@ add_change(
 @repairs.command("resume")
 def resume(call: ChangeOptions, name: NameArgument, detach: DetachOption = False) -> None:
     """Go on where the repair was paused or stopped."""
-    with call.broker() as broker:
-        repair = broker.repair(name)
-        call.run(broker, ResumeRepair(name=name))
-        _go_on(call, broker, repair, detach)
+    _direct(call, ResumeRepair(name=name), detach)
 
 
 @repairs.command("undo")
@@ -249,10 +241,7 @@ def undo(call: ChangeOptions, name: NameArgument, detach: DetachOption = False) 
 
     What was handed out stays as it is: `lazaretto repair letters` lists it.
     """
-    with call.broker() as broker:
-        repair = broker.repair(name)
-        call.run(broker, UndoRepair(name=name))
-        _go_on(call, broker, repair, detach)
+    _direct(call, UndoRepair(name=name), detach)
 
 
 @repairs.command("show")
@@ -352,6 +341,14 @@ def _confirm(call: Call, repair: Repair) -> None:
 
 
 # -- shared --------------------------------------------------------------------------------------
+
+
+def _direct(call: Change, command: Directed, detach: bool) -> None:
+    """Run a command on a repair, and go on with the repair."""
+    with call.broker() as broker:
+        repair = broker.repair(command.name)
+        call.run(broker, command)
+        _go_on(call, broker, repair, detach)
 
 
 def _go_on(call: Call, broker: Broker, repair: Repair, detach: bool) -> None:

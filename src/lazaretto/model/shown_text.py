@@ -56,3 +56,12 @@ def _shown(text: str) -> str:
     cut = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
     plain = "".join(c if c.isprintable() else "⏎" if c == "\n" else f"\\u{ord(c):04x}" for c in cut)
     return plain.translate(_MARKUP)
+
+
+def shown_size(size: float) -> str:
+    """Return a number of bytes with a unit."""
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

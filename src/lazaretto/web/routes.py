@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-import inspect
 import re
 import time
 import typing
@@ -229,12 +228,13 @@ class Call:
 Handler = Callable[..., Awaitable[Any]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
     """A route. `query`, `body` and `answer`: types; None: there is none. `success`: the status of an answer.
 
-    `most`: bytes of a body; None: as many as the server's limits say. `searches`: whether it may look through
-    much: then few are answered at the same time.
+    `asks_itself`: the handler asks for the permission on what the body names; before, it must be granted on
+    something. `most`: bytes of a body; None: as many as the server's limits say. `searches`: whether it may
+    look through much: then few are answered at the same time.
     """
 
     method: str
@@ -245,11 +245,11 @@ class Route:
     body: Any
     answer: Any
     path_types: Mapping[str, Any]
-    success: int
-    media_types: tuple[str, ...]
-    asks_itself: bool
-    most: int | None
-    searches: bool
+    success: int = 200
+    media_types: tuple[str, ...] = ("application/json",)
+    asks_itself: bool = False
+    most: int | None = MOST_BYTES
+    searches: bool = False
 
     @property
     def name(self) -> str:
@@ -275,43 +275,23 @@ class Route:
 ROUTES: Final[list[Route]] = []
 
 
-def route(
-    method: str,
-    path: str,
-    permission: Permission,
-    *,
-    success: int = 200,
-    media_types: tuple[str, ...] = ("application/json",),
-    asks_itself: bool = False,
-    most: int | None = MOST_BYTES,
-    searches: bool = False,
-) -> Callable[[Handler], Handler]:
+def route(method: str, path: str, permission: Permission, **facts: Any) -> Callable[[Handler], Handler]:
     """Add a handler to the table. Its parameters `query` and `body` and its return type say what it takes.
 
-    Other parameters are parts of the path, texts or numbers. `asks_itself`: the handler asks for the
-    permission on what the body names; before, it must be granted on something. `most`: bytes of a body.
+    Other parameters are parts of the path, texts or numbers. `facts`: what else a Route has.
     """
 
     def add(handler: Handler) -> Handler:
         hints = typing.get_type_hints(handler, include_extras=True)
-        names = [name for name in inspect.signature(handler).parameters if name != "call"]
+        answer = hints.pop("return", None)
+        hints.pop("call", None)
+        query, body = hints.pop("query", None), hints.pop("body", None)
         ROUTES.append(
             Route(
-                method=method,
-                path=path,
-                permission=permission,
-                handler=handler,
-                query=hints.get("query"),
-                body=hints.get("body"),
-                answer=hints.get("return"),
-                path_types={name: hints[name] for name in names if name not in ("query", "body")},
-                success=success,
-                media_types=media_types,
-                asks_itself=asks_itself,
-                most=most,
-                searches=searches,
+                method=method, path=path, permission=permission, handler=handler, query=query, body=body,
+                answer=answer, path_types=hints, **facts,
             )
-        )
+        )  # fmt: skip
         return handler
 
     return add

@@ -24,7 +24,7 @@ from lazaretto.model.causes import TimeMark
 from lazaretto.model.clock import iso
 from lazaretto.model.filters.rules import describe_filter
 from lazaretto.model.records.plain import told_detail
-from lazaretto.model.shown_text import safe, safe_lines
+from lazaretto.model.shown_text import safe, safe_lines, shown_size
 
 #: Units of a drawing: how wide a bar is with its gap, and how high the highest is.
 STEP: Final = 10
@@ -160,15 +160,6 @@ def shown_span(seconds: float) -> str:
         if abs(seconds) >= size:
             return f"{abs(seconds) / size:.0f} {unit}"
     return f"{abs(seconds):.0f} s"
-
-
-def shown_size(size: float) -> str:
-    """Return a number of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
 
 
 def shown_text(cause: Cause) -> str:

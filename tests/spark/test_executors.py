@@ -27,14 +27,13 @@ from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.cli import main
 from lazaretto.host import Handler
 from lazaretto.spark import DeltaResults, executors, process, spark_session
-from lazaretto.spark.carried import Carried
 from lazaretto.spark.packed_code import _needed, pack_code, pack_environment, settings_for
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import _extras
 from lazaretto.spark.results import ResultOwner
 from lazaretto.spark.sandbox_handler import HandlerSetup
 from lazaretto.spark.source_options import parse
-from lazaretto.spark.task_settings import TaskSettings
+from lazaretto.spark.task_settings import Carried, TaskSettings
 
 from .acts import act
 

@@ -13,9 +13,9 @@ import pytest
 
 from lazaretto import Broker, Message, SystemicFailure
 from lazaretto.spark import process
-from lazaretto.spark.outage import is_of_place
 from lazaretto.spark.parquet_results import FilePart, ParquetResults
 from lazaretto.spark.results import ResultOwner, ResultPart
+from lazaretto.spark.task_errors import is_of_place
 
 from .acts import act
 from .driver import Driver, seen

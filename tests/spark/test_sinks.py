@@ -23,12 +23,12 @@ from lazaretto import Broker, InvalidOption, Message
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.engine.claims.settle_claims import staged_rows
 from lazaretto.spark import DatabaseResults, DeltaResults, IcebergResults, process
-from lazaretto.spark.outage import Outage
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline import begin_results
 from lazaretto.spark.results import ResultOwner, Results
 from lazaretto.spark.sink import SettlingSink
 from lazaretto.spark.source_options import parse
+from lazaretto.spark.task_errors import Outage
 
 from .driver import Told
 

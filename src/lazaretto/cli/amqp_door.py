@@ -127,17 +127,12 @@ class AmqpDoor:
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the certificate with which the server encrypts; None: it does not. Raises a usage error."""
-        if self.certificate is None:
-            if self.private_key is not None:
-                raise usage("give --certificate with --private-key")
-            return self._local_tls() if self.local else None
-        if self.local:
+        if self.certificate is None and self.private_key is not None:
+            raise usage("give --certificate with --private-key")
+        if self.certificate is not None and self.local:
             raise usage("give --certificate or --tls, not both")
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self.read_certificate(context)
-        return context
-
-    def _local_tls(self) -> ssl.SSLContext:
+        if not self.encrypts:
+            return None
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.read_certificate(context)
         return context

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -24,7 +25,6 @@ from lazaretto.cli.parse import number
 if TYPE_CHECKING:
     from lazaretto.broker.broker import Broker
     from lazaretto.commands import Command
-
 
 ENVIRONMENT = "LAZARETTO_STORE"
 
@@ -169,16 +169,15 @@ def confirm(doing: str, done: str, question: str, yes: bool) -> None:
         raise CommandError("cancelled", f"nothing was {done}")
 
 
-def require_person(doing: str) -> None:
+def require_person(doing: str, instead: str = "--yes") -> None:
     """Raise CommandError if nobody can be asked whether something is to be done."""
     if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise usage(f"{doing} needs --yes")
+        raise usage(f"{doing} needs {instead}")
 
 
 def ask_count(doing: str) -> int:
     """Return the number that a person types before something is deleted. Raises CommandError."""
-    if not sys.stdin.isatty() or not sys.stderr.isatty():
-        raise usage(f"{doing} needs --count")
+    require_person(doing, "--count")
     return int(typer.prompt(output.safe(f"{doing}: type their number"), type=int, err=True))
 
 
@@ -258,3 +257,51 @@ def _print_csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
             [csv_cell(output.cell(value) if safe else output.plain_value(value)) for value in row]
         )
     sys.stdout.flush()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Logs:
+    """Which log records are printed, and how."""
+
+    format: Annotated[
+        Literal["text", "json"], option("How log records are printed on standard error.", "", "--log-format")
+    ] = "text"
+    level: Annotated[
+        Literal["debug", "info", "warning", "error"],
+        option("From which level on they are printed.", "", "--log-level"),
+    ] = "warning"
+
+    @contextlib.contextmanager
+    def shown(self, say: Callable[[str], object] = output.lines_to_stderr) -> Iterator[None]:
+        """Show what the package logs meanwhile; `say` prints it."""
+        as_json = self.format == "json"
+
+        class Shown(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                try:
+                    text = self.format(record)
+                    say(output.safe_json(text) if as_json else output.safe_lines(text))
+                except Exception:
+                    # Whoever reads it may be gone.
+                    return
+
+        handler, log = Shown(), logging.getLogger("lazaretto")
+        if as_json:
+            from lazaretto.tools.json_logs import JsonFormatter
+
+            handler.setFormatter(JsonFormatter())
+        else:
+            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+        before, level = log.level, getattr(logging, self.level.upper())
+        handler.setLevel(level)
+        log.addHandler(handler)
+        # Other handlers go on to get what they got.
+        log.setLevel(min(level, log.getEffectiveLevel()))
+        try:
+            yield
+        finally:
+            log.setLevel(before)
+            log.removeHandler(handler)
+
+
+LogOptions = Annotated[Logs, Options.of(Logs)]

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor
-from lazaretto.cli.call import CallOptions, JsonOption
+from lazaretto.cli.call import CallOptions, JsonOption, LogOptions
 from lazaretto.cli.command import Group, option
 from lazaretto.cli.exits import CommandError, Exit, usage
-from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import number
 from lazaretto.model.limits import Tier
 from lazaretto.tools.signals import on_loop_signal

@@ -11,11 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from lazaretto.cli import output
-from lazaretto.cli.call import CallOptions, QueueArgument
+from lazaretto.cli.call import CallOptions, LogOptions, QueueArgument
 from lazaretto.cli.command import Group, argument, option
 from lazaretto.cli.dead_letter_text import print_block
 from lazaretto.cli.exits import Exit, usage
-from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.parse import address, duration, number
 from lazaretto.model.installing import install
 

@@ -72,4 +72,4 @@ def run_change(
         raise usage(f"{name}: the JSON is nested too deep") from None
     with call.broker() as broker:
         answer = call.run(broker, command)
-    call.print_done(answer, lambda: output.json_object(answer))
+    call.print(answer, lambda: output.json_object(answer))

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lazaretto.cli import output
 from lazaretto.cli.amqp_door import AmqpDoor, AmqpOptions
-from lazaretto.cli.call import CallOptions
+from lazaretto.cli.call import CallOptions, LogOptions
 from lazaretto.cli.command import Group
 from lazaretto.cli.exits import usage
 from lazaretto.cli.http_door import PORT, HttpDoor, HttpOptions
-from lazaretto.cli.logs import LogOptions
 from lazaretto.cli.secret_files import SHORT_KEY, secret_of
 from lazaretto.cli.served_doors import ServedDoors, noted, risks_of, short_keys
 from lazaretto.errors import InvalidOption, MessageNotFound

@@ -23,7 +23,6 @@ from lazaretto.model.checks import shown
 from lazaretto.spark import source_options
 from lazaretto.spark.arrow_schemas import arrow_schema
 from lazaretto.spark.bodies import BodyFormat
-from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
 from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.new_letters import ROW_ORIGIN
@@ -37,6 +36,7 @@ from lazaretto.spark.row_task import QuarantineSettings
 from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions
 from lazaretto.spark.source_rows import RowSetup
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_settings import Carried
 from lazaretto.store.addresses import without_password
 
 #: Columns that say where a row of Kafka's came from.

@@ -30,7 +30,7 @@ from lazaretto.model.triage.answers import Explanation
 from lazaretto.model.triage.parts import HOUR, Part, merge
 from lazaretto.model.triage.verify import Tally
 from lazaretto.spark.columns import LONG, TEXT, TIME
-from lazaretto.spark.connected import cores_of
+from lazaretto.spark.executors import cores_of
 from lazaretto.spark.letters import (
     Causes,
     CheckLetters,

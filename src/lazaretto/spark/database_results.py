@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from lazaretto.errors import InvalidOption
 from lazaretto.model.checks import shown
-from lazaretto.spark.outage import Outage, is_of_place
 from lazaretto.spark.results import ResultOwner, ResultPart, ResultsRefused
+from lazaretto.spark.task_errors import Outage, is_of_place
 
 _log = logging.getLogger(__name__)
 #: How a parameter is written, by the driver's paramstyle.

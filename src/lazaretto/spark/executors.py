@@ -1,16 +1,17 @@
-"""Checks that a cluster's executors can do a pipeline's work, before its query takes messages."""
+"""The Spark of a session, also of Spark Connect, and whether a cluster's executors can do the work."""
 
 from __future__ import annotations
 
 import pickle
+import re
 import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException, PySparkRuntimeError
+from pyspark.sql import DataFrame, SparkSession, functions
 
 import lazaretto
 from lazaretto.broker.broker import store_of
@@ -20,15 +21,15 @@ from lazaretto.errors import (
     ExecutorNotReady,
     InvalidOption,
     LazarettoError,
+    NotAllowed,
     StoreIncomplete,
     StoreOutdated,
     StoreTooNew,
 )
 from lazaretto.model.checks import seconds
-from lazaretto.spark.carried import Carried
 from lazaretto.spark.results import is_seen
 from lazaretto.spark.store_access import broker_at
-from lazaretto.spark.task_settings import TaskSettings
+from lazaretto.spark.task_settings import Carried, TaskSettings
 
 #: The setting of Spark for how long to wait for executors, in seconds.
 WAIT = "spark.lazaretto.executorWait"
@@ -231,3 +232,50 @@ def _of_package(error: Exception) -> tuple[str, str] | None:
     if isinstance(error, InvalidOption) and isinstance(missing, ImportError):
         return "no_package", missing.name or str(missing)
     return None
+
+
+#: Where Spark says which query a micro-batch is of.
+_QUERY_ID = "sql.streaming.queryId"
+#: Tasks of one core each, at most, that are told apart.
+_MOST_CORES = 256
+
+
+def is_remote(source: SparkSession | DataFrame) -> bool:
+    """Return whether a session, or a DataFrame of one, is a client of Spark Connect."""
+    return type(source).__module__.startswith("pyspark.sql.connect")
+
+
+def refuse_definitions(caller: str) -> None:
+    """Raise NotAllowed while the definitions of a Declarative Pipeline are read, as for a dry run."""
+    definitions = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    if definitions is None:
+        return
+    try:
+        definitions.get_active_graph_element_registry()
+    except PySparkRuntimeError:
+        return
+    raise NotAllowed(
+        f"{caller} starts a query, and the definitions of a Declarative Pipeline start none: call it in a "
+        "program of its own. A flow can send rows to a queue, with create_sink and the format 'lazaretto'"
+    )
+
+
+def cores_of(spark: SparkSession) -> int:
+    """Return how many tasks Spark makes where nobody says how many: over Spark Connect, a job tells."""
+    if not is_remote(spark):
+        return int(spark.sparkContext.defaultParallelism)
+    numbers = spark.range(_MOST_CORES).select(functions.spark_partition_id().alias("task")).distinct()
+    return numbers.count()
+
+
+def query_of(batch: DataFrame, checkpoint: str) -> str:
+    """Return the id of the query that a micro-batch is of, which its checkpoint keeps. Raises NotAllowed."""
+    spark = batch.sparkSession
+    if is_remote(batch):
+        # As it stands, though a reader takes these letters for patterns.
+        plain = re.sub(r"([\\\[\]{}*?])", r"\\\1", checkpoint.rstrip("/"))
+        return str(spark.read.schema("id string").json(f"{plain}/metadata").collect()[0]["id"])
+    query = spark.sparkContext.getLocalProperty(_QUERY_ID)
+    if not query:
+        raise NotAllowed("Spark does not say which query this is: use PySpark's own thread mode (pinned)")
+    return str(query)

@@ -16,10 +16,10 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import lower_bound, place_of, sequence_of
 from lazaretto.model.triage.parts import HOUR, Part
 from lazaretto.model.triage.verify import Counted, Tally
-from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import BYTES, LONG, MESSAGE, NUMBER, Column, schema_of, selected
 from lazaretto.spark.reading import SQL, select
 from lazaretto.spark.source_options import SparkOptions
+from lazaretto.spark.task_settings import Carried
 
 #: Letters that are counted at once.
 _ROWS = 65_536

@@ -24,11 +24,9 @@ from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
 from lazaretto.observe.traces import is_traced
 from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, type_of
-from lazaretto.spark.carried import Carried
 from lazaretto.spark.columns import SHARDS, STREAM
-from lazaretto.spark.connected import is_remote
 from lazaretto.spark.datasource import FORMAT, register
-from lazaretto.spark.executors import check_executors, check_server, is_cluster
+from lazaretto.spark.executors import check_executors, check_server, is_cluster, is_remote
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
 from lazaretto.spark.property_columns import property_columns
@@ -39,7 +37,7 @@ from lazaretto.spark.shard_task import TOLD
 from lazaretto.spark.sink import SettlingSink, bring_up_to_date
 from lazaretto.spark.source_options import BODY_OPTIONS, STREAM_OPTIONS, SparkOptions, parse
 from lazaretto.spark.store_access import broker_at
-from lazaretto.spark.task_settings import TaskSettings
+from lazaretto.spark.task_settings import Carried, TaskSettings
 from lazaretto.store.addresses import is_served, without_password
 
 #: What the query's progress tells of each micro-batch, besides its claim.

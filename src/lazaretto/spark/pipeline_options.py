@@ -16,7 +16,7 @@ from lazaretto.host.handlers import Handler
 from lazaretto.model.breaker import BreakerPolicy
 from lazaretto.model.checks import refuse_unknown, shown
 from lazaretto.spark.arrow_schemas import arrow_schema
-from lazaretto.spark.connected import is_remote, refuse_definitions
+from lazaretto.spark.executors import is_remote, refuse_definitions
 from lazaretto.spark.query_driver import BatchSink
 from lazaretto.spark.results import Sink
 from lazaretto.spark.sandbox_handler import HandlerSetup

@@ -19,9 +19,7 @@ from lazaretto.engine.claims.settle_rows import BeginRows, RowBatch, SettleRows
 from lazaretto.errors import SystemicFailure
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import failure_of
-from lazaretto.spark.carried import Carried
-from lazaretto.spark.connected import cores_of, query_of
-from lazaretto.spark.outage import OUTAGE, Outage, writing
+from lazaretto.spark.executors import cores_of, query_of
 from lazaretto.spark.query_driver import QueryDriver, collected
 from lazaretto.spark.results import Sink, refuses
 from lazaretto.spark.row_layout import RowLayout
@@ -29,6 +27,8 @@ from lazaretto.spark.row_task import TOLD, QuarantineSettings, run_rows, stage_r
 from lazaretto.spark.sink import bring_up_to_date, refused_messages
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_errors import OUTAGE, Outage, writing
+from lazaretto.spark.task_settings import Carried
 
 #: A column of ours: the place of a row in its micro-batch.
 _PLACE = "lazaretto_place"

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, Row
 from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import LazarettoError
-from lazaretto.spark.connected import is_remote
+from lazaretto.spark.executors import is_remote
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 from lazaretto.spark.task_errors import died_task, task_error

@@ -12,8 +12,8 @@ import pyarrow as pa
 from lazaretto.model.checks import suggestion
 from lazaretto.model.failure import Failure, failure_of
 from lazaretto.spark.bodies import MISFITS
-from lazaretto.spark.outage import Outage, writing
 from lazaretto.spark.result_values import cast_column, rows_of
+from lazaretto.spark.task_errors import Outage, writing
 
 #: Results that are kept until they are written: rows, and bytes.
 _GROUP, _GROUP_BYTES = 50_000, 32 * 1024 * 1024

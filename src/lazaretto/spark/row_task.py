@@ -22,13 +22,13 @@ from lazaretto.model.headers import decode_headers
 from lazaretto.model.policy import Outcome
 from lazaretto.spark.message_items import message_items
 from lazaretto.spark.new_letters import ORIGIN, ROW_ORIGIN
-from lazaretto.spark.outage import Outage
 from lazaretto.spark.results import Sink, refuses
 from lazaretto.spark.row_layout import RowLayout, RowOrigin, RowOrigins, origin_texts
 from lazaretto.spark.run_task import run_shard
 from lazaretto.spark.shard_task import ShardTask
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
+from lazaretto.spark.task_errors import Outage
 from lazaretto.spark.task_settings import TaskSettings
 
 #: Bytes of rows that are taken out of a batch at once, and how many failed rows, or bytes of them, are kept

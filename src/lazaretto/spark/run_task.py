@@ -15,10 +15,9 @@ from lazaretto.broker.broker import store_of
 from lazaretto.broker.claims import ClaimConsumer
 from lazaretto.errors import LazarettoError
 from lazaretto.spark.columns import MESSAGE, read_shard, rows_at_once
-from lazaretto.spark.outage import Outage
 from lazaretto.spark.shard_task import TOLD, ShardTask
 from lazaretto.spark.store_access import broker_at, task_number
-from lazaretto.spark.task_errors import naming_shard
+from lazaretto.spark.task_errors import Outage, naming_shard
 from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.store.sql.store import Store
 

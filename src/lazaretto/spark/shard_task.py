@@ -26,7 +26,6 @@ from lazaretto.observe.traces.context import TRACEPARENT, context_of, properties
 from lazaretto.spark.bodies import PROBLEM, bounded
 from lazaretto.spark.columns import CLAIM
 from lazaretto.spark.message_items import message_items
-from lazaretto.spark.outage import OUTAGE, Outage
 from lazaretto.spark.parents import Parents
 from lazaretto.spark.results import Results
 from lazaretto.spark.sandbox_handler import (
@@ -36,6 +35,7 @@ from lazaretto.spark.sandbox_handler import (
     plain_result,
 )
 from lazaretto.spark.task_ends import SIMPLY, ends_of, has_failed, size_of_result, staged_row
+from lazaretto.spark.task_errors import OUTAGE, Outage
 from lazaretto.spark.task_settings import TaskSettings
 from lazaretto.spark.vectors import MOST_ROWS, VectorSetup, decode, run_vectors
 from lazaretto.store.records.claims import MOST_SHARDS

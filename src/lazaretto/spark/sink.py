@@ -23,12 +23,11 @@ from lazaretto.model.failure import Failure, failure_of, shorten
 from lazaretto.model.keys import sequence_of
 from lazaretto.observe.traces import active
 from lazaretto.observe.traces.context import parse
-from lazaretto.spark.outage import OUTAGE, Outage, writing
 from lazaretto.spark.query_driver import QueryDriver
 from lazaretto.spark.results import Sink, publishing
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
-from lazaretto.spark.task_errors import TaskError, task_error
+from lazaretto.spark.task_errors import OUTAGE, Outage, TaskError, task_error, writing
 from lazaretto.store.records.claims import OPEN, REVOKED, SETTLED
 from lazaretto.store.runtime.forks import at_work
 

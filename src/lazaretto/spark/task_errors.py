@@ -1,4 +1,4 @@
-"""Errors that Spark's tasks end with, as far as a message may be to blame, and the failure it is told."""
+"""Errors that Spark's tasks end with: of a message that may be to blame, or an outage, of which none is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,32 @@ from lazaretto.model.failure import (
     name_of,
     shorten,
 )
-from lazaretto.spark.outage import OF_DATABASES
+
+#: How a stage is named that is none: what follows is a sentence for the user.
+OUTAGE = "outage: "
+#: What drivers of the DB-API call errors of their database rather than of a value (PEP 249).
+OF_DATABASES = {"OperationalError", "InterfaceError"}
+
+
+class Outage(Exception):
+    """Not messages are to blame. Its text says what is, and begins a sentence."""
+
+
+def is_of_place(error: BaseException) -> bool:
+    """Return whether an error is that of a place where results go, rather than of one result."""
+    return isinstance(error, OSError) or any(one.__name__ in OF_DATABASES for one in type(error).__mro__)
+
+
+@contextlib.contextmanager
+def writing() -> Iterator[None]:
+    """Make errors of the place where results go an Outage; others stay: a result may cause them."""
+    try:
+        yield
+    except Exception as error:
+        if not is_of_place(error):
+            raise
+        raise Outage(f"results cannot be written ({type(error).__name__}: {error})") from error
+
 
 #: How Spark says that a Python worker, or an executor, is gone.
 _GONE = ("worker exited unexpectedly", "failed to connect back", "ExecutorLostFailure", "ExecutorLost")

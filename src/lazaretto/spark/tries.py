@@ -14,7 +14,7 @@ from lazaretto.host import dry_run as here
 from lazaretto.host.dry_run import DryRun, Tried, try_letters
 from lazaretto.host.handlers import Handler
 from lazaretto.model.edits.edit import Edit
-from lazaretto.spark.connected import cores_of
+from lazaretto.spark.executors import cores_of
 from lazaretto.spark.letters import run_on
 from lazaretto.spark.pipeline import refuse_remote
 from lazaretto.spark.source_options import SparkOptions, parse

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from lazaretto.aio import AsyncBroker
 from lazaretto.aio.readings import LettersPart, Readings
@@ -24,9 +24,10 @@ from lazaretto.model.filters.rules import sql
 from lazaretto.model.grants import Permission
 from lazaretto.model.redaction import RedactionRule, rules_for
 from lazaretto.web.access import Identity
-from lazaretto.web.redacted import HIDDEN_WHERE, meant, without_search
+from lazaretto.web.redacted import HIDDEN_WHERE, meant, shown, without_search
 from lazaretto.web.refusals import NotPermitted
 
+T = TypeVar("T")
 #: Seconds for which rules are not read again within one answer, such as a stream of events.
 _FRESH: Final = 0.5
 
@@ -76,6 +77,10 @@ class ViewRules:
         assert self._rules is not None
         if rules_for(self._rules[0], path):
             await self._witness.read(self._who.actor, path)
+
+    async def shown(self, value: T, path: str = "") -> T:
+        """Return what tells how something stands, for somebody. `path`: the entity, where it does not say."""
+        return cast("T", shown(value, self.of, path)) if await self.load() else value
 
     async def check_filter(self, path: str, which: DeadLetterFilter) -> None:
         """Raise NotPermitted if a condition names what may not be read."""

@@ -133,7 +133,7 @@ class ViewedBroker:
         async def tell(*arguments: Any, **named: Any) -> Any:
             value = await getattr(self._broker, name)(*arguments, **named)
             path = arguments[0] if arguments and isinstance(arguments[0], str) else ""
-            return shown(value, self.rules.of, path) if await self.rules.load() else value
+            return await self.rules.shown(value, path)
 
         return tell
 
@@ -287,7 +287,7 @@ class ViewedRepair:
 
     async def status(self) -> RepairStatus:
         status_: RepairStatus = await self._repair.status()
-        return cast("RepairStatus", shown(status_, self._rules.of)) if await self._rules.load() else status_
+        return await self._rules.shown(status_)
 
     async def preview(self, *, letters: int | None = 1000) -> RepairPreview:
         """Return what would become of its letters. Differences are those of the letters that may be seen."""
@@ -348,12 +348,10 @@ class ViewedDialogs:
             yield shown(one, self._rules.of) if ruled else one
 
     async def conversation(self, handle: str) -> Any:
-        conversation_ = await self._dialogs.conversation(handle)
-        return shown(conversation_, self._rules.of) if await self._rules.load() else conversation_
+        return await self._rules.shown(await self._dialogs.conversation(handle))
 
     async def dialog(self, dialog: str) -> Any:
-        conversations = await self._dialogs.dialog(dialog)
-        return shown(conversations, self._rules.of) if await self._rules.load() else conversations
+        return await self._rules.shown(await self._dialogs.dialog(dialog))
 
     async def timeline(self, dialog: str) -> Any:
         """Return what happened in a dialog, without texts if either end has rules that hide some."""

@@ -50,7 +50,13 @@ from lazaretto.servicebus.amqp.performatives import (
     Transfer,
 )
 from lazaretto.servicebus.amqp.session import Session
-from lazaretto.servicebus.amqp.states import CONNECTION, ConnectionEvent, ConnectionState, SessionState
+from lazaretto.servicebus.amqp.states import (
+    CONNECTION,
+    ConnectionEvent,
+    ConnectionState,
+    SessionState,
+    next_state,
+)
 from lazaretto.servicebus.amqp.values import Symbol
 
 _S, _E = ConnectionState, ConnectionEvent
@@ -203,12 +209,7 @@ class Connection:
         self._out.append(HEARTBEAT)
 
     def _advance(self, event: ConnectionEvent) -> None:
-        then = CONNECTION.get((self.state, event))
-        if then is None:
-            raise AmqpError(
-                FRAMING_ERROR, f"expected no {event.value} of a connection that is {self.state.value}"
-            )
-        self.state = then
+        self.state = next_state(CONNECTION, self.state, event)
 
     def _fail(self, error: AmqpError) -> None:
         if self.state in _TELLS:

@@ -24,7 +24,7 @@ from lazaretto.servicebus.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.servicebus.amqp.states import LINK, LinkEvent, LinkState
+from lazaretto.servicebus.amqp.states import LINK, LinkEvent, LinkState, next_state
 from lazaretto.servicebus.amqp.windows import add, distance, forward
 
 #: The largest size of a message that can be said. Some peers take a size that is left out for 0.
@@ -226,10 +226,7 @@ class Link:
 
     def advance(self, event: LinkEvent) -> None:
         """Go to the next state. Raises AmqpError if the event may not happen now."""
-        then = LINK.get((self.state, event))
-        if then is None:
-            raise AmqpError(NOT_ALLOWED, f"expected no {event.value} of a link that is {self.state.value}")
-        self.state = then
+        self.state = next_state(LINK, self.state, event, NOT_ALLOWED)
 
     def take_attach(self, attach: Attach) -> None:
         """Keep what the peer said of the link."""

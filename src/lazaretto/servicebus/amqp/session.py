@@ -11,7 +11,6 @@ from lazaretto.servicebus.amqp.carrier import Carrier, Event
 from lazaretto.servicebus.amqp.composites import Composite, encode_composite
 from lazaretto.servicebus.amqp.conditions import (
     ERRANT_LINK,
-    FRAMING_ERROR,
     MESSAGE_SIZE_EXCEEDED,
     NOT_ALLOWED,
     RESOURCE_LIMIT_EXCEEDED,
@@ -49,7 +48,15 @@ from lazaretto.servicebus.amqp.performatives import (
     Target,
     Transfer,
 )
-from lazaretto.servicebus.amqp.states import LINK, SESSION, LinkEvent, LinkState, SessionEvent, SessionState
+from lazaretto.servicebus.amqp.states import (
+    LINK,
+    SESSION,
+    LinkEvent,
+    LinkState,
+    SessionEvent,
+    SessionState,
+    next_state,
+)
 from lazaretto.servicebus.amqp.windows import Windows, add, ranges
 
 _LIVE: Final = (LinkState.ATTACH_RECEIVED, LinkState.ATTACHED)
@@ -101,12 +108,7 @@ class Session:
 
     def advance(self, event: SessionEvent) -> None:
         """Go to the next state. Raises AmqpError if the event may not happen now."""
-        then = SESSION.get((self.state, event))
-        if then is None:
-            raise AmqpError(
-                FRAMING_ERROR, f"expected no {event.value} of a session that is {self.state.value}"
-            )
-        self.state = then
+        self.state = next_state(SESSION, self.state, event)
 
     # Beginning and ending.
 

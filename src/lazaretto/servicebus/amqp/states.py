@@ -10,6 +10,8 @@ import enum
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
+from lazaretto.servicebus.amqp.conditions import FRAMING_ERROR, AmqpError
+
 
 class ConnectionState(enum.Enum):
     """State of a connection, from the first byte to the last. SASL comes before AMQP's own header."""
@@ -146,8 +148,12 @@ State = TypeVar("State", bound=enum.Enum)
 Event = TypeVar("Event", bound=enum.Enum)
 
 
-def diagram(table: Mapping[tuple[State, Event], State]) -> str:
-    """Return a table of states as a Mermaid diagram."""
-    begin = next(iter(table))[0]
-    rows = [f"    {before.value} --> {then.value}: {event.value}" for (before, event), then in table.items()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {begin.value}", *rows])
+def next_state(
+    table: Mapping[tuple[State, Event], State], before: State, event: Event, condition: str = FRAMING_ERROR
+) -> State:
+    """Return the state after an event. Raises AmqpError if it may not happen now."""
+    then = table.get((before, event))
+    if then is None:
+        what = type(before).__name__.removesuffix("State").lower()
+        raise AmqpError(condition, f"expected no {event.value} of a {what} that is {before.value}")
+    return then

@@ -16,7 +16,7 @@ import pyspark
 from servers import free_port
 
 from lazaretto.spark import find_java
-from lazaretto.spark.class_archive import java_options
+from lazaretto.spark.session import java_options
 
 #: What Spark says on a busy machine: it waits ten seconds for a Python process, and no setting changes that.
 IMPATIENT = "Python worker failed to connect back"

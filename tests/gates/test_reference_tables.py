@@ -17,7 +17,9 @@ import lazaretto
 from lazaretto import errors
 from lazaretto.broker.repairs import Repair
 from lazaretto.dialogs import Dialogs
+from lazaretto.engine.command import hints_of
 from lazaretto.errors import LazarettoError
+from lazaretto.model.messages import SentColumns
 
 from .test_option_tables import CLASSES as OPTIONS
 
@@ -63,6 +65,8 @@ MORE = {
 }
 _TABLE = re.compile(r"(?<=<!-- methods of )(\w+)( -->\n)((?:\|.*\n)*)")
 _RECORDS = re.compile(r"(<!-- records -->\n)((?:\|.*\n)*)")
+#: The rows of what has columns of its own, behind the last row that stands there by hand.
+_SENT = re.compile(r"(\n\| `amqp` \|.*\n)((?:\|.*\n)*)")
 _ERRORS = re.compile(r"(<!-- errors -->\n)((?:\|.*\n)*)")
 
 
@@ -153,6 +157,11 @@ def table_of_records() -> str:
     return "\n".join(["| record | fields, or values |", "|---|---|", *rows]) + "\n"
 
 
+def rows_of_columns() -> str:
+    """Return the rows of what a sender sets that has a column of its own."""
+    return "".join(f"| `{name}` | {text} |\n" for name, text in hints_of(SentColumns).items())
+
+
 def row_of_error(error: type[LazarettoError]) -> str:
     """Return the row of an error: its code, its default message, and what else a program can ask of it."""
     summary, *_ = (inspect.getdoc(error) or "").splitlines()
@@ -178,6 +187,7 @@ def with_tables() -> str:
         lambda match: f"{match[1]}{match[2]}{table_of(CLASSES[match[1]])}", PAGE.read_text("utf-8")
     )
     page = _RECORDS.sub(lambda match: f"{match[1]}{table_of_records()}", page)
+    page = _SENT.sub(lambda match: f"{match[1]}{rows_of_columns()}", page)
     return _ERRORS.sub(lambda match: f"{match[1]}{table_of_errors()}", page)
 
 

@@ -14,7 +14,7 @@ from lazaretto.model.clock import iso, to_datetime
 from lazaretto.model.entities import MessageState
 from lazaretto.model.filters.records import property_record
 from lazaretto.model.headers import Headers, NegativeAcknowledgement, encode_headers
-from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.model.messages import SENT_COLUMNS, Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.model.records.plain import MESSAGE_FIELDS, body_record, plain
 from lazaretto.web.answers import json_of
@@ -77,7 +77,9 @@ def _generally(message: PeekedMessage) -> dict[str, Any]:
     """Return a message by the rule for each type alone."""
     found = {name: plain(getattr(message, name)) for name in MESSAGE_FIELDS}
     found["properties"] = {name: property_record(value) for name, value in message.properties.items()}
-    found |= {name: plain(getattr(message, name)) for name in ("state", "locked_until", "error")}
+    found |= {
+        name: plain(getattr(message, name)) for name in ("state", "locked_until", "error", *SENT_COLUMNS)
+    }
     return found | body_record(message.body)
 
 

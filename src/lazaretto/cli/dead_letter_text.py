@@ -19,7 +19,7 @@ from lazaretto.engine.audited import NoteAct
 from lazaretto.engine.log import acting
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.errors import EntityNotFound, StoreReadOnly
-from lazaretto.model.messages import Attempt, DeadLetter, PeekedMessage
+from lazaretto.model.messages import SENT_COLUMNS, Attempt, DeadLetter, PeekedMessage
 from lazaretto.model.records.messages import LETTER_COLUMNS, csv_cell, letter_cells
 from lazaretto.model.repairs import Phase, RepairPreview, RepairStatus
 
@@ -71,7 +71,7 @@ def message_facts(message: PeekedMessage) -> list[tuple[str, object]]:
     """Return what a sender has set of a message, name by name, but not its body."""
     names = ("session_id", "subject", "correlation_id", "to", "reply_to", "content_type", "partition_key")
     facts: list[tuple[str, object]] = [
-        (name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of")
+        (name.replace("_", " "), getattr(message, name)) for name in (*names, "edit_of", *SENT_COLUMNS)
     ]
     return facts + [(f"property {name}", value) for name, value in message.properties.items()]
 

@@ -49,7 +49,7 @@ def add_change(
     """
     help_ = text or _help_of(kind)
     asks = asks or (f"{help_.splitlines()[0][:-1]}?" if kind.final else "")
-    taken = {**({"yes": (YesOption, False)} if asks else {}), **_parameters(kind, parameters or {})}
+    taken = {**({"yes": (YesOption, False)} if asks else {}), **parameters_of(kind, parameters or {})}
 
     @group.command(name, help_, fields=Options(taken, lambda context, fields: fields))
     def change(call: ChangeOptions, fields: dict[str, Any]) -> None:
@@ -87,8 +87,8 @@ def _help_of(kind: type[Command]) -> str:
     return _BESIDE_HELP.sub("", inspect.getdoc(kind) or "").strip()
 
 
-def _parameters(kind: type[Command], others: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return an argument for each field that a change needs, and an option for each other one."""
+def parameters_of(kind: type[msgspec.Struct], others: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return an argument for each field that is needed, and an option for each other one."""
     types, texts = typing.get_type_hints(kind), hints_of(kind)
     others = {"path": QueueArgument, **others}
     parameters: dict[str, tuple[Any, Any]] = {}

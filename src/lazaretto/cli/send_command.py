@@ -21,8 +21,9 @@ from lazaretto.broker.broker import store_of
 from lazaretto.broker.sender import Sender
 from lazaretto.cli import output
 from lazaretto.cli.call import Call, CallOptions
-from lazaretto.cli.command import Group, argument, option
+from lazaretto.cli.command import Group, Options, argument, option
 from lazaretto.cli.completion import names_of_destinations, names_of_queues
+from lazaretto.cli.derived import parameters_of
 from lazaretto.cli.exits import CommandError, exit_code_of, usage
 from lazaretto.cli.parse import duration, future, properties
 from lazaretto.engine.maintenance import look
@@ -30,7 +31,7 @@ from lazaretto.engine.messages.prepare import prepare_all
 from lazaretto.engine.outcome.send_back import MOST_IN_UNIT, goes_to_units
 from lazaretto.errors import InvalidMessage, LazarettoError
 from lazaretto.model.entities import SYSTEM_DEAD_LETTER_QUEUE, EntityPath
-from lazaretto.model.messages import Message
+from lazaretto.model.messages import Message, SentColumns
 from lazaretto.model.records.messages import message_of
 
 commands = Group()
@@ -89,6 +90,8 @@ def send(
             complete=names_of_queues,
         ),
     ] = SYSTEM_DEAD_LETTER_QUEUE,
+    *,
+    columns: Annotated[dict[str, Any], Options(parameters_of(SentColumns, {}), lambda _, columns: columns)],
 ) -> None:
     """Send a message, or one per line of JSON.
 
@@ -121,6 +124,7 @@ def send(
         scheduled_enqueue_time=at,
         properties=properties(property_ or []),
         dead_letter_queue=None if dead_letter_queue.lower() == "none" else dead_letter_queue,
+        **columns,
     )
     with call.broker() as broker, broker.sender(queue, via=via) as sender:
         if jsonl:

@@ -55,17 +55,8 @@ class SendMessage(OfPath[int], frozen=True, kw_only=True):
     def run(self, tx: Transaction, actor: str) -> int:
         message = Message(
             self._content(),
-            message_id=self.message_id,
-            session_id=self.session_id,
-            subject=self.subject,
-            correlation_id=self.correlation_id,
-            to=self.to,
-            reply_to=self.reply_to,
-            content_type=self.content_type,
-            partition_key=self.partition_key,
             properties=self._properties(),
-            time_to_live=self.time_to_live,
-            scheduled_enqueue_time=self.scheduled_enqueue_time,
+            **{name: getattr(self, name) for name in _AS_GIVEN},
         )
         path, prepared = sendable(self.path), prepare(message)
         (number,) = Send(path, [prepared]).run(tx)
@@ -91,6 +82,10 @@ class SendMessage(OfPath[int], frozen=True, kw_only=True):
             return base64.b64decode(self.body_base64, validate=True)
         except (binascii.Error, ValueError) as error:
             raise InvalidOption(f"body_base64: expected base64: {error}") from None
+
+
+#: What it has as a message has it.
+_AS_GIVEN = {*SendMessage.__struct_fields__} & {*Message.__struct_fields__} - {"body", "properties"}
 
 
 class ApplyDefinitions(Administering[list[Change]], frozen=True, kw_only=True):

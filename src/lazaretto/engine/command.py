@@ -177,8 +177,8 @@ def read_command(kind: type[C], content: bytes) -> C:
     return msgspec.convert(kind.renamed(fields) if isinstance(fields, dict) else fields, kind)
 
 
-def hints_of(kind: type[Command]) -> dict[str, str]:
-    """Return what the docstring of a command says of its fields, without the points at the ends."""
+def hints_of(kind: type[msgspec.Struct]) -> dict[str, str]:
+    """Return what the docstring of a class says of its fields, without the points at the ends."""
     return {name: " ".join(text.split()) for name, text in _HINT.findall(inspect.getdoc(kind) or "")}
 
 

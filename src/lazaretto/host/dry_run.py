@@ -25,7 +25,7 @@ from lazaretto.model.edits.edit import Edit
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.fingerprint import fingerprint_of, shown_fingerprint
 from lazaretto.model.headers import decode_headers
-from lazaretto.model.messages import DeadLetter, PeekedMessage
+from lazaretto.model.messages import DeadLetter, PeekedMessage, sent_columns
 from lazaretto.model.policy import Counters, Final, Outcome, charge, decide
 from lazaretto.model.triage.parts import hashed
 from lazaretto.store.records.messages import NewMessage
@@ -337,6 +337,7 @@ def as_edited(message: PeekedMessage, new: NewMessage | None) -> PeekedMessage:
         message_id=new.message_id or message.message_id,
         encoded_headers=new.headers,
         decoded=None,
+        **sent_columns(new),
     )
 
 

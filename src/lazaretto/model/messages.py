@@ -8,7 +8,7 @@ import json
 import uuid
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -31,7 +31,28 @@ from lazaretto.model.policy import Counters, Outcome
 MOST_MESSAGES = 100_000
 
 
-class Message(msgspec.Struct):
+class SentColumns(msgspec.Struct, kw_only=True):
+    """Fields that a sender sets, each in a column of its own of the same name.
+
+    A field is a text or an integer, None by default. `PeekedMessage` repeats it.
+    """
+
+
+#: Their names.
+SENT_COLUMNS: Final = SentColumns.__struct_fields__
+
+
+def sent_columns(message: object) -> dict[str, Any]:
+    """Return what a message has in these columns, by name."""
+    return {name: getattr(message, name, None) for name in SENT_COLUMNS}
+
+
+def sets_columns(message: object) -> bool:
+    """Return whether a message has anything in them."""
+    return any(getattr(message, name) is not None for name in SENT_COLUMNS)
+
+
+class Message(SentColumns):
     """A message to send.
 
     `body`: bytes, never decoded by the broker. `message_id`: assigned if None. `session_id`:
@@ -250,27 +271,11 @@ def as_message(message: Message | StoredMessage) -> Message:
         return message
     if not isinstance(message, StoredMessage):
         raise InvalidMessage(f"expected a lazaretto.Message, got {shown(message)}{as_body(message)}")
-    headers, properties = message.headers, message.properties
-    if headers.dead_letter_source is not None:
+    fields: dict[str, Any] = {name: getattr(message, name, None) for name in Message.__struct_fields__}
+    if message.dead_letter_source is not None:
         named = (DEAD_LETTER_REASON, DEAD_LETTER_DESCRIPTION)
-        properties = {k: v for k, v in properties.items() if k not in named}
-    return Message(
-        body=message.body,
-        message_id=message.message_id,
-        session_id=headers.session_id,
-        subject=headers.subject,
-        correlation_id=headers.correlation_id,
-        to=headers.to,
-        reply_to=headers.reply_to,
-        reply_to_session_id=headers.reply_to_session_id,
-        content_type=headers.content_type,
-        partition_key=headers.partition_key,
-        time_to_live=message.time_to_live,
-        scheduled_enqueue_time=message.scheduled_enqueue_time,
-        properties=properties,
-        dead_letter_queue=headers.dead_letter_queue,
-        amqp=headers.amqp,
-    )
+        fields["properties"] = {k: v for k, v in message.properties.items() if k not in named}
+    return Message(**fields)
 
 
 class Suspects(enum.Enum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import functools
+import inspect
 import re
 import types
 import typing
@@ -16,7 +17,7 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from lazaretto.model.messages import PeekedMessage, ReceivedMessage
+from lazaretto.model.messages import SENT_COLUMNS, PeekedMessage, ReceivedMessage
 from lazaretto.model.records.plain import MESSAGE_FIELDS
 from lazaretto.web.routes import ROUTES, Route
 
@@ -54,6 +55,11 @@ _PLAIN: Final[Mapping[Any, Schema]] = {
     Any: {},
 }  # fmt: skip
 _TEXTS = ("message_id", "enqueued_time")
+#: What messages of a kind have beside what all have.
+_BESIDE: Final[Mapping[Any, Sequence[str]]] = {
+    PeekedMessage: ("state", "error", *SENT_COLUMNS),
+    ReceivedMessage: ("lock_token",),
+}
 
 
 @functools.cache
@@ -141,8 +147,8 @@ class Schemas:
         schema = _PLAIN.get(kind) if isinstance(kind, typing.Hashable) else None
         if schema is not None:
             return schema
-        if kind in (PeekedMessage, ReceivedMessage):
-            return self._named(kind.__name__, self._of_message)
+        if kind in _BESIDE:
+            return self._named(kind.__name__, functools.partial(self._of_message, kind))
         origin, inner = typing.get_origin(kind), typing.get_args(kind)
         if origin is typing.Annotated:
             return self._constrained(inner)
@@ -209,22 +215,17 @@ class Schemas:
                 schema["required"] = needed
         return schema
 
-    def _of_message(self) -> Schema:
-        text_or_null = {"anyOf": [{"type": "string"}, {"type": "null"}]}
-        properties: Schema = dict.fromkeys(MESSAGE_FIELDS, text_or_null)
-        for name in ("sequence_number", "attempt", "delivery_count", "cycle", "generation"):
-            properties[name] = {"type": "integer"}
-        properties["enqueued_sequence_number"] = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
-        properties["time_to_live"] = {"anyOf": [{"type": "number"}, {"type": "null"}]}
-        properties["negative_acknowledgement"] = {}
-        properties["properties"] = {"type": "object"}
-        properties["amqp"] = {"anyOf": [_PLAIN[bytes], {"type": "null"}]}
-        properties |= {
-            "body": {"type": "string", "description": "The body, if it is UTF-8."},
-            "body_base64": {"type": "string", "description": "The body, if it is not."},
-            "lock_token": {"type": "string", "format": "uuid"},
-            "locked_until": text_or_null,
-            "state": {"type": "string"},
-            "error": text_or_null,
-        }
+    def _of_message(self, kind: type[Any]) -> Schema:
+        names = (*MESSAGE_FIELDS, "locked_until", *_BESIDE[kind])
+        properties = {name: self.of(_hint_of(kind, name)) for name in names}
+        properties["body"] = {"type": "string", "description": "The body, if it is UTF-8."}
+        properties["body_base64"] = {"type": "string", "description": "The body, if it is not."}
         return {"type": "object", "properties": properties, "required": ["sequence_number", *_TEXTS]}
+
+
+def _hint_of(kind: type[Any], name: str) -> Any:
+    """Return the type of a field or a property of a class."""
+    member = inspect.getattr_static(kind, name)
+    if isinstance(member, property):
+        return typing.get_type_hints(member.fget)["return"]
+    return typing.get_type_hints(kind)[name]

@@ -16,6 +16,7 @@ from lazaretto.engine.messages.settle import Settlement, settle_row
 from lazaretto.errors import ClaimFenced, InvalidOption
 from lazaretto.model.entities import EntityPath, PoisonSession, QueueOptions
 from lazaretto.model.keys import sequence_of
+from lazaretto.model.messages import sent_columns
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.store.records.claims import SETTLED, ClaimRecord
 from lazaretto.store.records.messages import FRESH, READY, MessageRow, NewMessage, QueueRecord
@@ -244,5 +245,5 @@ def _row_of(tx: Transaction, queue: QueueRecord, message: NewMessage, *, waits: 
         session_id=message.session_id, lock_token=None, locked_at=None if waits else tx.now,
         locked_by=None if waits else "spark", **counters._asdict(),
         generation=0, deferred=0, enqueued_sequence_number=None, resubmitted_from=None,
-        headers=message.headers, body_id=None,
+        headers=message.headers, body_id=None, **sent_columns(message),
     )  # fmt: skip

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from lazaretto.errors import InvalidMessage, MessageTooLarge
 from lazaretto.model.checks import is_aware, shown
 from lazaretto.model.clock import to_datetime, to_micros
@@ -21,7 +23,16 @@ from lazaretto.model.headers import (
     decode_headers,
     encode_headers,
 )
-from lazaretto.model.messages import Message, StoredMessage, as_body, as_message
+from lazaretto.model.messages import (
+    SENT_COLUMNS,
+    Message,
+    SentColumns,
+    StoredMessage,
+    as_body,
+    as_message,
+    sent_columns,
+    sets_columns,
+)
 from lazaretto.store.records.messages import NewMessage
 
 #: What can be sent: a message, or a copy of one that was received or peeked at.
@@ -56,6 +67,7 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
         and type(message.dead_letter_queue) is str
         and message.dead_letter_queue == SYSTEM_DEAD_LETTER_QUEUE
         and message.amqp is None
+        and not (SENT_COLUMNS and sets_columns(message))
     ):
         named = message.message_id
         if named is not None:
@@ -83,16 +95,9 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
     # As at Service Bus, whose clients send such messages.
     begins = scheduled if scheduled is not None and headers.amqp is not None else 0
     return NewMessage(
-        body,
-        message_id,
-        session_id,
-        time_to_live,
-        scheduled,
-        partition_key,
-        encoded,
-        begins,
-        dead_letter_queue,
-    )
+        body, message_id, session_id, time_to_live, scheduled, partition_key, encoded, begins,
+        dead_letter_queue, dead_letter_queue is not None or sets_columns(message), **_columns(message),
+    )  # fmt: skip
 
 
 def view_of(message: Message | StoredMessage) -> MessageView:
@@ -138,6 +143,19 @@ def _texts(message: Message, names: tuple[str, ...], longest: int | None = None)
         value = getattr(message, name)
         texts.append(value if value is None else check_text(name, value, longest))
     return texts
+
+
+def _columns(message: Message) -> dict[str, Any]:
+    """Check what has columns of its own, and return it by name. Texts are as long as ids, at most."""
+    columns = sent_columns(message)
+    try:
+        msgspec.convert(columns, SentColumns)
+    except msgspec.ValidationError as error:
+        raise InvalidMessage(f"expected other columns of the message: {error}") from None
+    return {
+        name: check_text(name, value, LONGEST_ID, 0) if isinstance(value, str) else value
+        for name, value in columns.items()
+    }
 
 
 def _time_to_live(value: object) -> int | None:
@@ -192,8 +210,8 @@ def several(messages: object) -> Iterable[Any]:
 def message_of(new: NewMessage) -> Message:
     """Return a message that is ready to be sent as users hold it."""
     headers = decode_headers(new.headers)
-    names = Message.__struct_fields__
-    fields = {name: getattr(headers, name) for name in names if name not in ("body", "message_id")}
+    names = [name for name in Message.__struct_fields__ if name not in ("body", "message_id", *SENT_COLUMNS)]
+    fields = {**sent_columns(new), **{name: getattr(headers, name) for name in names}}
     ttl, scheduled = headers.time_to_live, headers.scheduled_enqueue_time
     fields["time_to_live"] = None if ttl is None else timedelta(microseconds=ttl)
     fields["scheduled_enqueue_time"] = None if scheduled is None else to_datetime(scheduled)

@@ -69,7 +69,7 @@ class Send(Operation[list[int]]):
         if self.destination is not None:
             return None
         for message in self.messages:
-            if message.dead_letter_queue is not None:
+            if message.elaborate:
                 return None
         return PlainSend(self.path, self.messages)
 

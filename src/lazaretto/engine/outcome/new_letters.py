@@ -7,6 +7,7 @@ import msgspec
 from lazaretto.engine.entities.queues import refuse_topic
 from lazaretto.engine.routing.deliver import dead_letter
 from lazaretto.model.failure import Failure
+from lazaretto.model.messages import sent_columns
 from lazaretto.model.partitions import chosen_key
 from lazaretto.model.policy import Counters, Outcome
 from lazaretto.model.site import site_in
@@ -40,6 +41,7 @@ def insert_letter(tx: Transaction, queue: QueueRecord, letter: NewLetter) -> int
         message_id=message.message_id or tx.new_message_id(), session_id=None, lock_token=None,
         locked_at=None, locked_by=None, **counters._asdict(), generation=0, deferred=0,
         enqueued_sequence_number=None, resubmitted_from=None, headers=message.headers, body_id=None,
+        **sent_columns(message),
     )  # fmt: skip
     tx.insert_row(row, message.body)
     if failure is not None:

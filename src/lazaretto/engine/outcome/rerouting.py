@@ -32,6 +32,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
+from lazaretto.model.messages import sent_columns
 from lazaretto.model.paths import split_subscription
 from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord, RoutedMessage
 from lazaretto.store.records.repairs import DeadLetterRecord
@@ -194,6 +195,7 @@ def _edited(tx: Transaction, routed: RoutedMessage, new: NewMessage, row: Messag
         partition_key=headers.partition_key,
         expires=new.end(tx.now, new.time_to_live),
         headers=encode_headers(headers),
+        **sent_columns(new),
     )
 
 

@@ -33,7 +33,7 @@ from lazaretto.errors import InvalidMessage, LazarettoError, NotAllowed
 from lazaretto.model.entities import EntityKind, EntityPath, Subqueue
 from lazaretto.model.headers import decode_headers, encode_headers
 from lazaretto.model.keys import dead_key, lower_bound, main_key, sequence_of
-from lazaretto.model.messages import DeadLetter, Message
+from lazaretto.model.messages import DeadLetter, Message, sent_columns
 from lazaretto.model.partitions import chosen_key
 from lazaretto.store.records.messages import (
     FRESH,
@@ -223,6 +223,7 @@ class Reviver:
             enqueued_sequence_number=sequence_of(row.key),
             resubmitted_from=main_key(row.key),
             headers=encoded,
+            **sent_columns(edited or row),
         )
 
 

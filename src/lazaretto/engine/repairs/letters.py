@@ -14,6 +14,7 @@ from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath, Subqueue
 from lazaretto.model.headers import decode_headers
 from lazaretto.model.keys import dead_key, main_key, queue_of, sequence_of, subqueue_at
+from lazaretto.model.messages import SentColumns
 from lazaretto.model.partitions import detection_key
 from lazaretto.store.records.messages import (
     FRESH,
@@ -36,7 +37,7 @@ SENT, PROCESSED, FAILED, SKIPPED, UNDONE = "sent", "processed", "failed", "skipp
 _replace = msgspec.structs.replace
 
 
-class Before(msgspec.Struct, frozen=True, array_like=True):
+class Before(SentColumns, frozen=True, array_like=True):  # type: ignore[misc]
     """A letter's row as it was, but for what sending leaves as it is.
 
     `same_headers`: its headers are left as they are. `held_by`: what its session was held by, if it was.

@@ -22,6 +22,7 @@ from lazaretto.model.headers import (
     encode_headers,
 )
 from lazaretto.model.keys import dead_key, in_main, lower_bound, main_key, place_of, queue_of, sequence_of
+from lazaretto.model.messages import sent_columns
 from lazaretto.model.partitions import chosen_key
 from lazaretto.model.policy import Counters
 from lazaretto.store.records.messages import (
@@ -175,6 +176,7 @@ def transit_of(
         generation=row.generation,
         resubmitted_from=before,
         set_aside=before is not None or headers.negative_acknowledgement is not None,
+        **sent_columns(row),
     )
 
 
@@ -249,7 +251,7 @@ def _set_aside(
         generation=routed.generation, deferred=0,
         enqueued_sequence_number=None if submitted_here else routed.origin,
         resubmitted_from=routed.resubmitted_from,
-        headers=with_hops(routed) or routed.headers, body_id=routed.body_id,
+        headers=with_hops(routed) or routed.headers, body_id=routed.body_id, **sent_columns(routed),
     )  # fmt: skip
     tx.insert_row(row, routed.body)
     dead_letter(

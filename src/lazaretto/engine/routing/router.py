@@ -32,6 +32,7 @@ from lazaretto.model.filters.rules import CompiledRules, Copy, compiled
 from lazaretto.model.filters.view import MessageView
 from lazaretto.model.headers import MAX_HEADERS_SIZE, decode_headers, encode_headers
 from lazaretto.model.keys import sequence_of
+from lazaretto.model.messages import sent_columns
 from lazaretto.model.partitions import detection_key
 from lazaretto.store.records.messages import NewMessage, QueueRecord, RoutedMessage
 from lazaretto.store.sql.transaction import Transaction
@@ -127,7 +128,7 @@ class Router:
         routed = RoutedMessage(
             body, None, len(body), message.message_id or tx.new_message_id(), message.session_id,
             message.end(tx.now, life), message.headers, sequence_of(key), key, 0,
-            message.scheduled, message.partition_key,
+            message.scheduled, message.partition_key, **sent_columns(message),
         )  # fmt: skip
         if destination is None:
             self.enter(queue, routed)

@@ -13,22 +13,11 @@ import msgspec
 
 from lazaretto.model.checks import shown, suggestion
 from lazaretto.model.filters.records import property_value
-from lazaretto.model.messages import DeadLetter, Message
+from lazaretto.model.messages import DeadLetter, Message, SentColumns
 from lazaretto.model.records.plain import MESSAGE_FIELDS, plain
 from lazaretto.model.spans import iso_time, seconds_of
 
-_TEXTS = (
-    "message_id",
-    "session_id",
-    "subject",
-    "correlation_id",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-    "content_type",
-    "partition_key",
-)
-_KNOWN = ("body", "body_base64", *_TEXTS, "time_to_live", "scheduled_enqueue_time", "properties", "amqp")
+_KNOWN = ("body_base64", *(name for name in Message.__struct_fields__ if name != "dead_letter_queue"))
 #: What the broker says of a message that it has: `peek` prints it, and sending it again leaves it out.
 _OF_THE_BROKER = {*MESSAGE_FIELDS, "state", "lock_token", "locked_until", "error"} - {*_KNOWN}
 
@@ -52,7 +41,7 @@ _FORMULA = re.compile(
 )
 
 
-class _Usual(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+class _Usual(SentColumns, forbid_unknown_fields=True, gc=False):
     """The usual message: a body, and texts."""
 
     body: msgspec.Raw
@@ -67,6 +56,7 @@ class _Usual(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     partition_key: str | None = None
 
 
+_TEXTS = tuple(name for name in _Usual.__struct_fields__ if name != "body")
 _usual = msgspec.json.Decoder(_Usual)
 _several_usual = msgspec.json.Decoder(list[_Usual])
 
@@ -97,21 +87,7 @@ def usual_messages(content: bytes) -> list[Message] | None:
     """Return what an object or an array means, quickly; None if any has to be looked at more closely."""
     try:
         messages = [_usual.decode(content)] if content[:1] == b"{" else _several_usual.decode(content)
-        return [
-            Message(
-                _body(one.body),
-                message_id=one.message_id,
-                session_id=one.session_id,
-                subject=one.subject,
-                correlation_id=one.correlation_id,
-                to=one.to,
-                reply_to=one.reply_to,
-                reply_to_session_id=one.reply_to_session_id,
-                content_type=one.content_type,
-                partition_key=one.partition_key,
-            )
-            for one in messages
-        ]
+        return [Message(**{**msgspec.structs.asdict(one), "body": _body(one.body)}) for one in messages]
     except (msgspec.DecodeError, UnicodeError, RecursionError, ValueError):
         return None
 

@@ -18,37 +18,8 @@ from lazaretto.model.descriptions import QueueDescription
 from lazaretto.model.entity_changes import merged, parts_of
 from lazaretto.model.filters.records import filter_record, property_record, rule_record
 from lazaretto.model.filters.rules import Filter, Rule
-from lazaretto.model.messages import DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
+from lazaretto.model.messages import SENT_COLUMNS, DeadLetter, PeekedMessage, ReceivedMessage, StoredMessage
 
-MESSAGE_FIELDS = (
-    "sequence_number",
-    "message_id",
-    "enqueued_time",
-    "expires_at",
-    "session_id",
-    "subject",
-    "correlation_id",
-    "to",
-    "reply_to",
-    "reply_to_session_id",
-    "content_type",
-    "partition_key",
-    "time_to_live",
-    "scheduled_enqueue_time",
-    "properties",
-    "dead_letter_queue",
-    "amqp",
-    "attempt",
-    "delivery_count",
-    "cycle",
-    "generation",
-    "enqueued_sequence_number",
-    "dead_letter_reason",
-    "dead_letter_error_description",
-    "dead_letter_source",
-    "edit_of",
-    "negative_acknowledgement",
-)
 _AS_IT_IS = frozenset({type(None), bool, int, float, str})
 
 #: What programs take an action back with, or compare; people have no use for it.
@@ -159,11 +130,17 @@ def message_record(message: StoredMessage) -> dict[str, Any]:
         record["state"] = message.state.value
         record["locked_until"] = plain(message.locked_until)
         record["error"] = message.error
+        record |= _fields(message, SENT_COLUMNS)
     elif isinstance(message, ReceivedMessage) and message.lock is not None:
         record["lock_token"] = str(message.lock_token)
         record["locked_until"] = iso_of(message.lock.until)
     record.update(body_record(message.body))
     return record
+
+
+_BARE = StoredMessage(0, b"", "", 0, None, None, None, 0, 0, 0, 0, None, None, None)
+#: What is said of every message, beside its body.
+MESSAGE_FIELDS: Final = tuple(name for name in message_record(_BARE) if name != "body")
 
 
 def letter_record(letter: DeadLetter) -> dict[str, Any]:

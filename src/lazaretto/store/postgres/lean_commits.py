@@ -182,12 +182,12 @@ class LeanCommits:
         queue_id, context, tx, floors = queue.queue_id, self.context, self._tx, self._floors
         messages = sends[0].messages if len(sends) == 1 else [m for send in sends for m in send.messages]
         count = len(messages)
-        rows, apart = tx.new_rows(queue, messages)
+        values, apart = tx.new_values(queue, messages)
         parameters = self._begin(queue_id)
         parameters += (b"%d" % floors[queue_id], self._channel)
         formats: Sequence[int] = _SEND
         if count == 1:
-            ((state, due, expires, message_id, _, headers, body_id, body),) = rows
+            state, due, expires, message_id, _, headers, body_id, body = values[2:10]
             parameters += (
                 b"%d" % state,
                 None if due is None else b"%d" % due,
@@ -199,7 +199,9 @@ class LeanCommits:
                 None if body_id is None else apart[body_id],
             )
         else:
-            state, due, expires, message_id, _, headers, body_id, body = zip(*rows, strict=True)
+            apiece = len(values) // count
+            carried = (values[place::apiece] for place in range(2, 10))
+            state, due, expires, message_id, _, headers, body_id, body = carried
             columns = [count, numbers(state), numbers(due), numbers(expires), texts(message_id)]
             columns += [blobs(headers), blobs(body), numbers(body_id), numbers(apart)]
             columns += [blobs(apart.values()) if apart else None, context.first_due]

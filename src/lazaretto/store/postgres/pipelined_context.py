@@ -10,12 +10,15 @@ from lazaretto.store.postgres.due_mark import DueMark
 from lazaretto.store.sql.commit_context import CommitContext, Identity
 from lazaretto.store.sql.rows import Cursor, Memory
 from lazaretto.store.sql.statements import Dialect
+from lazaretto.store.sql.words import NEW
 
+#: What COPY calls the types of new messages' columns.
+_BINARY = {"bigint": "int8", "text": "text", "bytea": "bytea"}
 #: What is inserted by COPY if there is much of it: the query, and the types of its columns.
 _COPIED = {
     "insert_messages": (
         "copy_messages",
-        ("int8", "int4", "int8", "int8", "int8", "text", "text", "bytea", "int8", "bytea"),
+        ("int8", "int8", *("int4" if name == "state" else _BINARY[kind] for name, kind in NEW.items())),
     ),
     "insert_bodies": ("copy_bodies", ("int8", "bytea")),
     "insert_events": ("copy_events", ("int8", "text", "text", "int8", "text")),
@@ -24,7 +27,7 @@ _COPIED = {
 _COPY_FROM = 32
 
 #: Where the time at which it is due stands among what insert_routed inserts.
-_TRANSIT_DUE = 2
+_TRANSIT_DUE = 5 + list(NEW).index("due")
 
 #: How far ahead the next timer is looked for, in microseconds.
 AHEAD = 1_000_000

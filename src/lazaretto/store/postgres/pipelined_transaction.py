@@ -25,8 +25,9 @@ from lazaretto.store.records.messages import (
 )
 from lazaretto.store.runtime.processes import this_process
 from lazaretto.store.sql.message_reads import suspect_of
-from lazaretto.store.sql.rows import INLINE_BODY, Cursor
+from lazaretto.store.sql.rows import Cursor
 from lazaretto.store.sql.transaction import Transaction
+from lazaretto.store.sql.words import NEW
 from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: The bit of a lock's token that says whether it may be on a range.
@@ -39,17 +40,8 @@ _TAKING = {
     for ranged, what in ((False, "rows"), (True, "range"))
     for timers, when in ((False, ""), (True, "_on_time"))
 }
-#: What is written of a new message, and how the column of several is encoded.
-_COLUMNS: Mapping[str, Callable[[Iterable[Any]], Column]] = {
-    "state": numbers,
-    "due": numbers,
-    "expires": numbers,
-    "message_id": texts,
-    "session_id": texts,
-    "headers": blobs,
-    "body_id": numbers,
-    "body": blobs,
-}
+#: How a column of several messages is encoded, by its type.
+_ENCODED: Mapping[str, Callable[[Iterable[Any]], Column]] = {"bigint": numbers, "text": texts, "bytea": blobs}
 
 #: Where the key is in what was taken, and its past behind it.
 _KEY, _PAST = operator.itemgetter(4), 19
@@ -123,37 +115,16 @@ class PgTransaction(Transaction):
         self._keep_numbers(list(rows))
         super().save_rows(rows)
 
-    def new_rows(
-        self, queue: QueueRecord, messages: Sequence[NewMessage]
-    ) -> tuple[list[tuple[Any, ...]], dict[int, bytes]]:
-        """Return what is written of new messages, and their bodies that stand apart, by id."""
-        context, options = self.context, queue.options
-        now, longest = context.now, queue.longest_life
-        rows: list[tuple[Any, ...]] = []
-        apart: dict[int, bytes] = {}
-        for message in messages:
-            state, due, expires = message.standing(now, longest)
-            body: bytes | None = message.body
-            body_id = None
-            if len(message.body) > INLINE_BODY:
-                body_id, body = self.bodies.take_id(), None
-                apart[body_id] = message.body
-            if due is not None:
-                context.note_due(due)
-            message_id = message.message_id or self.new_message_id()
-            session_id = message.session_id if options.requires_session else None
-            rows.append((state, due, expires, message_id, session_id, message.headers, body_id, body))
-        return rows, apart
-
     def new_messages(
         self, queue: QueueRecord, messages: Sequence[NewMessage]
     ) -> tuple[dict[str, Any], dict[int, bytes]]:
-        """Return the same by name: the values of one message, or the columns of several."""
-        rows, apart = self.new_rows(queue, messages)
-        if len(rows) == 1:
-            return dict(zip(_COLUMNS, rows[0], strict=True)), apart
-        columns = zip(_COLUMNS.items(), zip(*rows, strict=True), strict=True)
-        return {name: encode(column) for (name, encode), column in columns}, apart
+        """Return what `new_values` does by name: the values of one message, or the columns of several."""
+        values, apart = self.new_values(queue, messages)
+        if len(messages) == 1:
+            return dict(zip(NEW, values[2:], strict=True)), apart
+        columns = enumerate(NEW.items(), 2)
+        width = len(NEW) + 2
+        return {name: _ENCODED[kind](values[at::width]) for at, (name, kind) in columns}, apart
 
     def _keep_numbers(self, keys: Sequence[int]) -> None:
         """Keep the highest sequence numbers of messages that are not in the main part of their queue.

@@ -67,8 +67,7 @@ WHERE q.queue_id [among ids]
 -- Differs because only the server has COPY.
 -- locks: not looked at
 -- claims: not looked at
-COPY lazaretto_messages
-    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
+COPY lazaretto_messages (key, enqueued, [new_columns])
 FROM STDIN (FORMAT BINARY)
 
 -- name: select_last_body
@@ -431,14 +430,10 @@ SELECT least((SELECT min(due) FROM lazaretto_messages WHERE [comes_due due]),
 -- part: as_it_stands
 -- Messages as they stand.
 -- Differs because a range may lock a message.
-SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id,
-       deliveries + (r.until IS NOT NULL)::int + ([is_claimed])::int,
-       delivery_count, cycle, m.generation, enqueued_sequence_number, d.reason, d.description,
-       CASE WHEN r.until IS NULL AND NOT ([is_claimed]) THEN state ELSE {LOCKED} END, CASE WHEN state = {LOCKED} THEN due ELSE r.until END
-FROM lazaretto_messages m
-LEFT JOIN LATERAL [range_lock]
-[dead_letter]
+SELECT [peeked_columns], m.deliveries + (r.until IS NOT NULL)::int + ([is_claimed])::int,
+       CASE WHEN r.until IS NULL AND NOT ([is_claimed]) THEN m.state ELSE {LOCKED} END,
+       CASE WHEN m.state = {LOCKED} THEN m.due ELSE r.until END
+FROM lazaretto_messages m LEFT JOIN LATERAL [range_lock] [dead_letter]
 
 -- == attempts and dead letters ==
 
@@ -495,13 +490,9 @@ greatest(
 WITH last AS (
     SELECT [last_number] AS number FROM [place]
 ), put AS (
-    INSERT INTO lazaretto_messages
-        (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
-    SELECT :main + last.number + n, state, due, expires, :now::bigint, message_id, session_id, headers, body_id, body
-    FROM last, unnest(
-        :state::bigint[], :due::bigint[], :expires::bigint[], :message_id::text[], :session_id::text[],
-        :headers::bytea[], :body_id::bigint[], :body::bytea[]
-    ) WITH ORDINALITY AS m (state, due, expires, message_id, session_id, headers, body_id, body, n)
+    INSERT INTO lazaretto_messages (key, enqueued, [new_columns])
+    SELECT :main + last.number + n, :now::bigint, [new_columns]
+    FROM last, unnest([new_arrays]) WITH ORDINALITY AS m ([new_columns], n)
 )
 SELECT number / (number + :count::bigint <= :most)::int FROM last
 
@@ -513,11 +504,8 @@ SELECT number / (number + :count::bigint <= :most)::int FROM last
 WITH last AS (
     SELECT [last_number] AS number FROM [place]
 ), put AS (
-    INSERT INTO lazaretto_messages
-        (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
-    SELECT :main + number + 1, :state::int, :due::bigint, :expires::bigint, :now::bigint, :message_id::text,
-           :session_id::text, :headers::bytea, :body_id::bigint, :body::bytea
-    FROM last
+    INSERT INTO lazaretto_messages (key, enqueued, [new_columns])
+    SELECT :main + number + 1, :now::bigint, [new_typed] FROM last
 )
 SELECT number / (number + 1 <= :most)::int FROM last
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lazaretto.model.keys import LAST_SEQUENCE, lower_bound
+from lazaretto.model.messages import sets_columns
 from lazaretto.model.rates import SENT
 from lazaretto.store.postgres.arrays import blobs, numbers, texts
 from lazaretto.store.postgres.plan import Unforeseen
@@ -42,7 +43,7 @@ class WholeTopics(TopicTables):
     def insert_routed(
         self, queues: Sequence[QueueRecord], routed_messages: Sequence[RoutedMessage]
     ) -> list[int]:
-        new = all(is_placeholder(one.origin) and not one.generation for one in routed_messages)
+        new = all(is_placeholder(m.origin) and not (m.generation or sets_columns(m)) for m in routed_messages)
         if not new or any(self._queues.sized(queue.queue_id) is not None for queue in queues):
             raise Unforeseen
         whole = [queue for queue in queues if queue.partitions == 1]

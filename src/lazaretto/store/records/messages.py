@@ -18,7 +18,7 @@ from lazaretto.model.entities import (
     QueueStatus,
 )
 from lazaretto.model.keys import lanes_of
-from lazaretto.model.messages import Past, ReceivedMessage
+from lazaretto.model.messages import SENT_COLUMNS, Past, ReceivedMessage, SentColumns
 from lazaretto.model.policy import Counters
 from lazaretto.model.rates import MINUTE
 
@@ -122,7 +122,7 @@ class Standing:
         return sum(self.states.get(state, 0) for state in states)
 
 
-class MessageRow(msgspec.Struct):
+class MessageRow(SentColumns):
     """A message without its body, as the engine sees it. Times in microseconds.
 
     `suspect`: 0, or 1 plus the uncounted worker deaths that it may have caused. A suspect is delivered alone.
@@ -154,6 +154,12 @@ class MessageRow(msgspec.Struct):
     body_id: int | None
     suspect: int = 0
 
+    @classmethod
+    def of(cls, values: Sequence[Any]) -> MessageRow:
+        """Return the row that has these values, in the order of its fields."""
+        own = len(values) - len(SENT_COLUMNS)
+        return cls(*values[:own], **dict(zip(SENT_COLUMNS, values[own:], strict=True)))
+
     @property
     def counters(self) -> Counters:
         return Counters(
@@ -172,11 +178,12 @@ class MessageRow(msgspec.Struct):
         return msgspec.structs.replace(self, **counters._asdict())
 
 
-class NewMessage(msgspec.Struct, frozen=True):
+class NewMessage(SentColumns, frozen=True):  # type: ignore[misc]
     """A message checked and encoded, ready to be stored. Times and durations in microseconds.
 
     `begins`: when its life begins, if that is later than now: at its scheduled time. `dead_letter_queue`: as
-    its headers have it, for a send to check without reading them.
+    its headers have it, for a send to check without reading them. `elaborate`: it has such a queue, or
+    columns that no function of a server knows.
     """
 
     body: bytes
@@ -188,6 +195,7 @@ class NewMessage(msgspec.Struct, frozen=True):
     headers: bytes | None
     begins: int = 0
     dead_letter_queue: str | None = None
+    elaborate: bool = False
 
     @property
     def size(self) -> int:
@@ -214,7 +222,7 @@ class NewMessage(msgspec.Struct, frozen=True):
         return SCHEDULED, scheduled if expires is None else min(scheduled, expires), expires
 
 
-class RoutedMessage(msgspec.Struct, frozen=True):
+class RoutedMessage(SentColumns, frozen=True):  # type: ignore[misc]
     """A message on its way through topics and forwarding queues. Times in microseconds.
 
     `body`: None if it is stored separately, under `body_id`. `size`: bytes of the body. `origin`: the

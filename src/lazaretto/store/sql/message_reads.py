@@ -20,6 +20,7 @@ from lazaretto.store.records.messages import (
     MessageRow,
 )
 from lazaretto.store.sql.commit_context import CommitContext
+from lazaretto.store.sql.words import PEEKED
 
 
 class MessageReads:
@@ -64,17 +65,17 @@ class MessageReads:
     def held_rows(self, keys: Sequence[int], token: int) -> dict[int, MessageRow]:
         """Return the given messages that are held under the lock now, by key."""
         values = {"keys": self.context.ids(keys), "token": token, "now": self.context.now}
-        return {row[0]: MessageRow(*row) for row in self.context.run("select_held", values)}
+        return {row[0]: MessageRow.of(row) for row in self.context.run("select_held", values)}
 
     def row(self, key: int) -> MessageRow | None:
         """Return one message."""
         row = self.context.run("select_row", (key,)).fetchone()
-        return self._as_claimed(MessageRow(*row)) if row else None
+        return self._as_claimed(MessageRow.of(row)) if row else None
 
     def rows(self, keys: Sequence[int]) -> dict[int, MessageRow]:
         """Return the given messages that exist, by key."""
         return {
-            row[0]: self._as_claimed(MessageRow(*row))
+            row[0]: self._as_claimed(MessageRow.of(row))
             for row in self.context.run("select_rows", (self.context.ids(keys),))
         }
 
@@ -104,11 +105,11 @@ class MessageReads:
     def due(self, limit: int) -> list[MessageRow]:
         """Return the messages that are due."""
         values = {**self.context.by_now(), "limit": limit}
-        return [MessageRow(*row) for row in self.context.run("select_due", values)]
+        return [MessageRow.of(row) for row in self.context.run("select_due", values)]
 
     def active(self, first: int, last: int, limit: int) -> list[MessageRow]:
         """Return the first active messages between two keys."""
-        return [MessageRow(*row) for row in self.context.run("select_active", (first, last, limit))]
+        return [MessageRow.of(row) for row in self.context.run("select_active", (first, last, limit))]
 
     def next_due(self) -> int | None:
         """Return when the next message, session, claim or idle entity is due."""
@@ -170,10 +171,11 @@ def _to_hand_over(rows: Iterable[Sequence[Any]], state: int) -> list[ReceivedMes
 
 
 def _peeked(rows: Iterable[Sequence[Any]]) -> list[PeekedMessage]:
-    return [
-        PeekedMessage(*fields, state=STATES[state], locked_until_micros=locked_until)
-        for *fields, state, locked_until in rows
-    ]
+    messages = []
+    for row in rows:
+        columns = dict(zip(PEEKED, row, strict=True))
+        messages.append(PeekedMessage(**columns | {"state": STATES[columns["state"]]}))
+    return messages
 
 
 def _count_fitting(sizes: Iterable[tuple[int]], most: int) -> int:

@@ -345,29 +345,23 @@ DELETE FROM lazaretto_message_ids WHERE queue_id = :queue_id
 -- locks: not looked at
 -- claims: not looked at
 -- confined: in queues that are held
-INSERT INTO lazaretto_messages
-    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body)
-VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body)
+INSERT INTO lazaretto_messages (key, enqueued, [new_columns]) VALUES [rows] (:key, :enqueued, [new_values])
 
 -- name: insert_routed
 -- Messages that come to rest in a queue, from a topic or another queue.
 -- locks: not looked at
 -- claims: not looked at
 INSERT INTO lazaretto_messages
-    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
-     enqueued_sequence_number, generation, resubmitted_from)
-VALUES [rows] (:key, :state, :due, :expires, :enqueued, :message_id, :session_id, :headers, :body_id, :body,
-    :enqueued_sequence_number, :generation, :resubmitted_from)
+    (key, enqueued, enqueued_sequence_number, generation, resubmitted_from, [new_columns])
+VALUES [rows] (:key, :enqueued, :enqueued_sequence_number, :generation, :resubmitted_from, [new_values])
 
 -- name: repeat_routed
 -- The messages that one subscription has just got, for another one.
 -- locks: not looked at
 -- claims: not looked at
 INSERT INTO lazaretto_messages
-    (key, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
-     enqueued_sequence_number, generation, resubmitted_from)
-SELECT key + :shift, state, due, expires, enqueued, message_id, session_id, headers, body_id, body,
-       enqueued_sequence_number, generation, resubmitted_from
+    (key, enqueued, enqueued_sequence_number, generation, resubmitted_from, [new_columns])
+SELECT key + :shift, enqueued, enqueued_sequence_number, generation, resubmitted_from, [new_columns]
 FROM lazaretto_messages WHERE key >= :first AND key <= :last
 
 -- name: insert_bodies
@@ -738,11 +732,8 @@ ORDER BY key LIMIT :limit
 -- The same of the messages that wait for a retry.
 -- locks: not looked at
 -- claims: not looked at
-SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries, delivery_count, cycle, m.generation,
-       enqueued_sequence_number, NULL, NULL, state, NULL
-FROM lazaretto_messages m
-WHERE m.key > :first AND m.key <= :last AND state = {DELAYED} ORDER BY m.key LIMIT :limit
+[as_it_stands]
+WHERE m.key > :first AND m.key <= :last AND m.state = {DELAYED} ORDER BY m.key LIMIT :limit
 
 -- name: select_suspect
 -- The first message of a subqueue that must be handed out alone.

@@ -131,7 +131,7 @@ class SessionTables(Part):
     def locked_messages(self, queue_id: int, session_id: str) -> list[MessageRow]:
         """Return the messages that a session's receiver holds."""
         rows = self._context.run("select_session_locked", (queue_id, session_id)).fetchall()
-        return [MessageRow(*row) for row in rows]
+        return [MessageRow.of(row) for row in rows]
 
     def due(self, limit: int) -> list[SessionAddress]:
         """Return the sessions whose lock has expired."""

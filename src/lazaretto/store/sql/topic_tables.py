@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from lazaretto.model.messages import sent_columns
 from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import FRESH, SCHEDULED, QueueRecord, RoutedMessage
 from lazaretto.store.sql.body_tables import BodyTables
@@ -80,8 +81,9 @@ class TopicTables(MessagePart):
             if body is not None and len(body) > INLINE_BODY:
                 body_id, body = self._bodies.insert_one(body), None
             values += (
-                number, state, due, one.expires, now, one.message_id, one.session_id if sessions else None,
-                one.headers, body_id, body, one.origin, one.generation, one.resubmitted_from,
+                number, now, one.origin, one.generation, one.resubmitted_from, state, due, one.expires,
+                one.message_id, one.session_id if sessions else None, one.headers, body_id, body,
+                *sent_columns(one).values(),
             )  # fmt: skip
         self._context.insert("insert_routed", values, count)
         sized = self._queues.sized(queue.queue_id)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from lazaretto.model.keys import lower_bound, main_key, queue_of, upper_bound
-from lazaretto.model.messages import ReceivedMessage
+from lazaretto.model.messages import SENT_COLUMNS, ReceivedMessage, sent_columns
 from lazaretto.model.rates import SENT
 from lazaretto.store.records.messages import (
     DELAYED,
@@ -49,6 +49,8 @@ from lazaretto.store.sql.worker_tables import WorkerTables
 
 #: Tokens that are made at once: the system's source of randomness lets other threads run each time.
 _TOKENS = 64
+#: How a message stands that has no times: its state, when it comes due, and when it expires.
+_AT_ONCE: tuple[int, int | None, int | None] = FRESH, None, None
 
 
 class Transaction(MessageReads):
@@ -137,21 +139,40 @@ class Transaction(MessageReads):
         """Add messages at the queue's end, or at that of a lane of it; return their keys."""
         if lane is None and queue.partitions > 1:
             return self._insert_apart(queue, messages, force_fresh=force_fresh)
-        count = len(messages)
+        context, count = self.context, len(messages)
         key = self.sequences.take_keys(queue.queue_id if lane is None else lane, count)
-        keys = list(range(key, key + count))
+        values, apart = self.new_values(queue, messages, key, force_fresh)
+        if apart:
+            self.bodies.insert(apart)
+        if queue.options.requires_session:
+            self.dialogs.note_streams(queue.queue_id, (message.session_id for message in messages))
+        context.insert("insert_messages", values, count)
+        if not queue.plain and (sized := self.queues.sized(queue.queue_id)) is not None:
+            self.queues.grow(sized, sum(message.size for message in messages))
+        context.wake(key, count)
+        self.rates.count(queue.queue_id, SENT, count)
+        return list(range(key, key + count))
+
+    def new_values(
+        self, queue: QueueRecord, messages: Sequence[NewMessage], key: int = 0, force_fresh: bool = False
+    ) -> tuple[list[Any], dict[int, bytes]]:
+        """Return what is written of new messages from a key on, and their bodies that stand apart, by id.
+
+        Of each there is its key, the time, and what NEW has.
+        """
         now, sessions, longest = self.context.now, queue.options.requires_session, queue.longest_life
         values: list[Any] = []
-        plain: tuple[int, int | None, int | None] = FRESH, None, None
-        for message in messages:
+        apart: dict[int, bytes] = {}
+        for number, message in enumerate(messages, key):
             body: bytes | None = message.body
             body_id: int | None = None
             if len(message.body) > INLINE_BODY:
-                body, body_id = None, self.bodies.insert_one(message.body)
+                body_id, body = self.bodies.take_id(), None
+                apart[body_id] = message.body
             message_id = message.message_id
             if message_id is None:
                 message_id = self.new_message_id()
-            state, due, expires = plain
+            state, due, expires = _AT_ONCE
             if not (message.time_to_live is longest is message.scheduled is None):
                 state, due, expires = message.standing(now, longest)
                 if force_fresh:
@@ -160,17 +181,11 @@ class Transaction(MessageReads):
                     self.context.note_due(due)
             session_id = message.session_id if sessions else None
             values += (
-                key, state, due, expires, now, message_id, session_id, message.headers, body_id, body,
+                number, now, state, due, expires, message_id, session_id, message.headers, body_id, body,
             )  # fmt: skip
-            key += 1
-        if sessions:
-            self.dialogs.note_streams(queue.queue_id, (message.session_id for message in messages))
-        self.context.insert("insert_messages", values, count)
-        if not queue.plain and (sized := self.queues.sized(queue.queue_id)) is not None:
-            self.queues.grow(sized, sum(message.size for message in messages))
-        self.context.wake(keys[0], count)
-        self.rates.count(queue.queue_id, SENT, count)
-        return keys
+            if SENT_COLUMNS:
+                values += sent_columns(message).values()
+        return values, apart
 
     def _insert_apart(
         self, queue: QueueRecord, messages: Sequence[NewMessage], *, force_fresh: bool

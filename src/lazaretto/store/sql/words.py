@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from lazaretto.model.entities import Subqueue
@@ -18,6 +18,7 @@ from lazaretto.model.keys import (
     SUBQUEUE_BITS,
     place_of,
 )
+from lazaretto.model.messages import SENT_COLUMNS, PeekedMessage
 from lazaretto.store.records.claims import MOST_SHARDS
 from lazaretto.store.records.messages import (
     DEFERRED,
@@ -41,6 +42,33 @@ WITH_PAST: Final = tuple(name for name in _ROW if name not in (*_LOCK, "body_id"
 STANDING: Final = tuple(name for name in WITH_PAST if name not in ("key", "message_id"))
 
 _TYPES: Final = {int: "bigint", str: "text", bytes: "bytea"}
+
+
+def _type_of(column: str) -> str:
+    hint = typing.get_type_hints(MessageRow)[column]
+    return next(_TYPES[part] for part in typing.get_args(hint) or (hint,) if part in _TYPES)
+
+
+#: What is written of a new message behind its key and the time, and the type of each.
+NEW: Final[Mapping[str, str]] = {
+    "state": "bigint", "due": "bigint", "expires": "bigint", "message_id": "text", "session_id": "text",
+    "headers": "bytea", "body_id": "bigint", "body": "bytea",
+    **{name: _type_of(name) for name in SENT_COLUMNS},
+}  # fmt: skip
+
+#: What of a peeked message stands elsewhere, or under another name.
+_ELSEWHERE: Final = {
+    "body": "[body]",
+    "encoded_headers": "m.headers",
+    "recorded_reason": "d.reason",
+    "recorded_description": "d.description",
+}
+#: What locks say of it, behind all else that is read of it.
+_LOCKED: Final = ("deliveries", "state", "locked_until_micros")
+_SHOWN: Final = tuple(
+    name for name in PeekedMessage.__struct_fields__ if name not in ("decoded", "error", *_LOCKED)
+)
+PEEKED: Final = (*_SHOWN, *_LOCKED)
 
 #: Those values of a row.
 with_past = operator.attrgetter(*WITH_PAST)
@@ -76,12 +104,7 @@ _KEYS = {
 }
 
 
-def _type_of(column: str) -> str:
-    hint = typing.get_type_hints(MessageRow)[column]
-    return next(_TYPES[part] for part in typing.get_args(hint) or (hint,) if part in _TYPES)
-
-
-def _listed(template: str, columns: tuple[str, ...]) -> str:
+def _listed(template: str, columns: Iterable[str]) -> str:
     return ", ".join(template.format(name=name) for name in columns)
 
 
@@ -106,6 +129,11 @@ PARTS: Final = {
     "set_standing": _listed("{name} = :{name}", STANDING),
     "set_new_standing": _listed("{name} = n.{name}", STANDING),
     "no_lock": _listed("{name} = NULL", _LOCK),
+    "new_columns": _listed("{name}", NEW),
+    "new_values": _listed(":{name}", NEW),
+    "new_typed": ", ".join(f":{name}::{kind}" for name, kind in NEW.items()),
+    "new_arrays": ", ".join(f":{name}::{kind}[]" for name, kind in NEW.items()),
+    "peeked_columns": ", ".join(_ELSEWHERE.get(name, f"m.{name}") for name in _SHOWN),
 }
 
 

@@ -85,7 +85,7 @@ class WorkerTables(Part):
         """Return a queue's messages that a worker holds under locks that expire by a given time."""
         bounds = {"first": lower_bound(queue_id), "end": lower_bound(queue_id + 1)}
         rows = self._context.run("select_locked_by", {"worker": worker, "until": until, **bounds})
-        return [MessageRow(*row) for row in rows]
+        return [MessageRow.of(row) for row in rows]
 
     def holders(self, limit: int) -> list[tuple[str | None, int]]:
         """Return who holds which messages by their keys, but for sessions: those whose locks end first.

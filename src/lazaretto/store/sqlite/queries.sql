@@ -93,12 +93,9 @@ SELECT min(due) FROM lazaretto_messages INDEXED BY lazaretto_messages_due WHERE 
 -- part: as_it_stands
 -- Messages as they stand.
 -- Differs because the file knows no ranges but those of claims.
-SELECT m.key, [body],
-       m.message_id, m.enqueued, expires, headers, body_id, deliveries + ([is_claimed]), delivery_count, cycle,
-       m.generation, enqueued_sequence_number, d.reason, d.description,
-       CASE WHEN [is_claimed] THEN {LOCKED} ELSE state END, CASE WHEN state = {LOCKED} THEN due END
-FROM lazaretto_messages m
-[dead_letter]
+SELECT [peeked_columns], m.deliveries + ([is_claimed]), CASE WHEN [is_claimed] THEN {LOCKED} ELSE m.state END,
+       CASE WHEN m.state = {LOCKED} THEN m.due END
+FROM lazaretto_messages m [dead_letter]
 
 -- == attempts and dead letters ==
 

@@ -57,9 +57,8 @@ def kinds() -> list[type[Command]]:
     for package in packages:
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             importlib.import_module(module.name)
-    by_action = importlib.import_module("lazaretto.engine.command").BY_ACTION
-    found = (kind for some in by_action.values() for kind in some if kind.__module__.startswith("lazaretto."))
-    return sorted(found, key=lambda kind: kind.command_name)
+    by_name = importlib.import_module("lazaretto.engine.command").Command.by_name
+    return [kind for _, kind in sorted(by_name.items()) if kind.__module__.startswith("lazaretto.")]
 
 
 def source() -> str:
@@ -68,13 +67,12 @@ def source() -> str:
     for kind in kinds():
         names[kind.__module__].append(kind.__name__)
     lines = [f"from {module} import {', '.join(sorted(some))}\n" for module, some in sorted(names.items())]
-    table = ", ".join(kind.__name__ for kind in kinds())
     exported = sorted(["COMMANDS", *(name for some in names.values() for name in some)])
     text = (
         f"{HEAD}{''.join(lines)}\n"
         '#: All commands by their names, such as "create_queue".\n'
-        "COMMANDS: Final[dict[str, type[Command]]] = {\n"
-        f"    kind.command_name: kind for kind in ({table})\n}}\n\n__all__ = {exported!r}\n"
+        "COMMANDS: Final = dict(sorted(Command.by_name.items()))\n\n"
+        f"__all__ = {exported!r}\n"
     )
     return _formatted(text, FILE)
 

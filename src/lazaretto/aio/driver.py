@@ -17,6 +17,7 @@ from lazaretto.store.runtime.forks import at_work
 from lazaretto.store.sql.group_commit import Ticket
 from lazaretto.store.sql.operation import Operation
 from lazaretto.store.sql.store import Store
+from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class _Course(Ticket):
         driver, answer = self.driver, self.answer
         try:
             if self.error is None and isinstance(answer, Again):
-                driver._submit(driver._store.again(self.operation, answer), self.steps, self.then)
+                driver._submit(driver.store.again(self.operation, answer), self.steps, self.then)
             else:
                 driver._go_on(self.steps, self.then, answer, self.error)
         except Exception as error:
@@ -85,7 +86,7 @@ class Driver:
     """One store, used by the coroutines of one event loop."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        self.store = store
         self._loop = asyncio.get_running_loop()
         #: None once closed: what is asked then is refused at once, in any thread.
         self._pool: ThreadPoolExecutor | None = ThreadPoolExecutor(
@@ -115,7 +116,7 @@ class Driver:
                     if isinstance(step, Do):
                         answer = await self._do(step.operation, step.give_back)
                     elif isinstance(step, Look):
-                        answer = await self.call(self._store.read, step.query)
+                        answer = await self.read(step.query)
                     else:
                         answer = await self._wait(step)
                 except BaseException as error:
@@ -148,13 +149,13 @@ class Driver:
 
     def _submit(self, operation: Operation[Any], steps: Steps[Any], then: Then) -> None:
         try:
-            self._store.submit(_Course(self, operation, steps, then))
+            self.store.submit(_Course(self, operation, steps, then))
         except Exception as error:
             self._go_on(steps, then, None, error)
 
     def _step_aside(self, step: Look | Wait, steps: Steps[Any], then: Then) -> None:
         """Go on once a step is done that a coroutine does."""
-        doing = self.call(self._store.read, step.query) if isinstance(step, Look) else self._wait(step)
+        doing = self.read(step.query) if isinstance(step, Look) else self._wait(step)
         task = asyncio.ensure_future(doing)
         self._aside.add(task)
 
@@ -174,6 +175,14 @@ class Driver:
         run = partial(copy_context().run, function, *arguments, **named)
         return await self._loop.run_in_executor(self._pool, _at_work, run)
 
+    async def read(self, query: Callable[[Transaction], T]) -> T:
+        """Return what a query reads, in a thread."""
+        return await self.call(self.store.read, query)
+
+    async def perform(self, operation: Operation[T]) -> T:
+        """Run an operation in a thread, for what is not on the hot path."""
+        return await self.call(self.store.run, operation)
+
     async def close(self, close: Callable[[], None]) -> None:
         """Wait until messages are released, close the store, and end the threads. Works in any event loop."""
         if self.forked:
@@ -192,11 +201,11 @@ class Driver:
     @property
     def forked(self) -> bool:
         """Whether this is a forked child, which has neither the event loop nor the threads."""
-        return self._store.forked
+        return self.store.forked
 
     def refuse_fork(self) -> None:
         """Raise StoreError in such a child."""
-        self._store.refuse_fork()
+        self.store.refuse_fork()
 
     def refuse_other_loop(self) -> None:
         """Raise StoreError in another event loop, or in a forked child."""
@@ -213,7 +222,7 @@ class Driver:
         while True:
             future = self._loop.create_future()
             ticket = _Ticket(self, operation, future, give_back)
-            self._store.submit(ticket)
+            self.store.submit(ticket)
             try:
                 answer = await future
             except asyncio.CancelledError:
@@ -225,7 +234,7 @@ class Driver:
                 raise
             if not isinstance(answer, Again):
                 return answer
-            operation = self._store.again(operation, answer)
+            operation = self.store.again(operation, answer)
 
     def _give_back(self, give_back: GiveBack | None, answer: Any) -> None:
         operation = None if give_back is None else give_back(answer)
@@ -233,7 +242,7 @@ class Driver:
             return
         future = self._loop.create_future()
         try:
-            self._store.submit(_Ticket(self, operation, future, None))
+            self.store.submit(_Ticket(self, operation, future, None))
         except BrokerClosed:
             return
         self._giving_back.add(future)
@@ -248,7 +257,7 @@ class Driver:
 
     async def _wait(self, step: Wait) -> bool:
         future: asyncio.Future[bool] = self._loop.create_future()
-        caller = self._store.enlist(step.key, step.seen, partial(self._post, future), step.alike)
+        caller = self.store.enlist(step.key, step.seen, partial(self._post, future), step.alike)
         if caller is None:
             return True
         timer = self._loop.call_later(step.seconds, _set, future, False)
@@ -256,14 +265,14 @@ class Driver:
         try:
             await future
         except BaseException:
-            woken = self._store.notifier.leave(caller)
+            woken = self.store.notifier.leave(caller)
             if woken:
                 # No other caller looks in its place.
-                self._store.pass_on(step.key, step.alike)
+                self.store.pass_on(step.key, step.alike)
             raise
         finally:
             timer.cancel()
-        return self._store.notifier.leave(caller)
+        return self.store.notifier.leave(caller)
 
     # -- what other threads tell ----------------------------------------------------------------
 
@@ -284,6 +293,12 @@ class Driver:
                     ticket.settle()
             else:
                 _set(news, True)
+
+
+def driver_of(broker: Any) -> Driver:
+    """Return what runs the methods of an asynchronous broker, or of what it has made."""
+    driver: Driver = broker._driver
+    return driver
 
 
 def _at_work(run: Callable[[], T]) -> T:

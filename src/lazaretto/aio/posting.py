@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lazaretto.aio import AsyncBroker, AsyncReceiver, AsyncSender, AsyncTransaction
-from lazaretto.aio.driver import Driver, Then
+from lazaretto.aio.driver import Driver, Then, driver_of
 from lazaretto.aio.mirrors import catch
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.sender import Sender, sendable
@@ -27,8 +27,7 @@ from lazaretto.store.sql.operation import Operation
 
 def hold_for_clients(broker: AsyncBroker) -> None:
     """Receive for clients from now on: if this process dies, no message counts it."""
-    inner: Any = broker
-    inner._inner._store.hold_for_clients()
+    driver_of(broker).store.hold_for_clients()
 
 
 async def lose_client(
@@ -40,9 +39,7 @@ async def lose_client(
     together: bool,
 ) -> None:
     """End what a client held whose connection was lost: see LoseClient."""
-    inner: Any = broker
-    driver: Driver = inner._driver
-    await driver.run(_doing(LoseClient(EntityPath.parse(path), working, waiting, together)))
+    await driver_of(broker).run(_doing(LoseClient(EntityPath.parse(path), working, waiting, together)))
 
 
 def _doing(operation: Operation[Any]) -> Steps[Any]:

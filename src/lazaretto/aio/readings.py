@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.aio.driver import Driver
+from lazaretto.aio.driver import driver_of
 from lazaretto.engine.messages.peek import (
     PeekedPart,
     TooLittleRoom,
@@ -18,10 +17,6 @@ from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter
 from lazaretto.engine.outcome.dead_letter_pages import Slice, letters_part
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import DeadLetter
-from lazaretto.store.sql.store import Store
-from lazaretto.store.sql.transaction import Transaction
-
-T = TypeVar("T")
 
 #: Letters of a part.
 _LETTERS = 100
@@ -32,12 +27,7 @@ class Readings:
     """A server's reads of a broker. `room`: bytes of messages that a part may have."""
 
     def __init__(self, broker: AsyncBroker) -> None:
-        inner: Any = broker
-        self._store: Store = inner._inner._store
-        self._driver: Driver = inner._driver
-
-    async def _read(self, query: Callable[[Transaction], T]) -> T:
-        return await self._driver.call(self._store.read, query)
+        self._read = driver_of(broker).read
 
     async def peek(
         self, path: EntityPath, limit: int, start: int, session_id: str | None, room: int

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any, Final
 
 from lazaretto.aio import AsyncBroker
-from lazaretto.aio.driver import Driver
+from lazaretto.aio.driver import driver_of
 from lazaretto.engine.access import SetSigningRules, rules_above, rules_at
 from lazaretto.engine.audited import NoteAct
 from lazaretto.errors import LazarettoError, StoreReadOnly
@@ -64,10 +64,8 @@ class Witness:
     """Notes what was seen at the doors of a broker."""
 
     def __init__(self, broker: AsyncBroker) -> None:
-        inner: Any = broker
-        self._store: Store = inner._inner._store
-        self._driver: Driver = inner._driver
-        self._noted = _kept.setdefault(self._store, _Kept())
+        self._driver = driver_of(broker)
+        self._noted = _kept.setdefault(self._driver.store, _Kept())
 
     async def exported(self, actor: Actor, queue: str, **detail: Any) -> None:
         """Note that somebody takes an export."""
@@ -92,7 +90,7 @@ class Witness:
 
     async def _write(self, noting: NoteAct) -> None:
         try:
-            await self._driver.call(self._store.run, noting)
+            await self._driver.perform(noting)
         except StoreReadOnly:
             _log.warning(
                 "%s of %r by %s is not in the audit log: the store is read-only",
@@ -106,19 +104,17 @@ class SigningRules:
     """The authorization rules of a broker's queues and topics."""
 
     def __init__(self, broker: AsyncBroker) -> None:
-        inner: Any = broker
-        self._store: Store = inner._inner._store
-        self._driver: Driver = inner._driver
+        self._driver = driver_of(broker)
 
     async def above(self, path: str) -> tuple[str, tuple[SigningRule, ...]]:
         """Return the queue or topic that a path is in, and its rules. Where nothing is: an empty path."""
-        return await self._driver.call(self._store.read, lambda tx: rules_above(tx, path))
+        return await self._driver.read(lambda tx: rules_above(tx, path))
 
     async def at(self, paths: Sequence[str]) -> dict[str, tuple[SigningRule, ...]]:
         """Return the rules of each entity that has some, by path in lower case."""
-        return await self._driver.call(self._store.read, lambda tx: rules_at(tx, paths))
+        return await self._driver.read(lambda tx: rules_at(tx, paths))
 
     async def set(self, path: str, rules: Sequence[SigningRule], actor: str) -> None:
         """Set the rules of a queue or topic. Raises EntityNotFound, InvalidOption, NotAllowed."""
         setting = SetSigningRules(EntityPath.parse(path), tuple(rules), actor)
-        await self._driver.call(self._store.run, setting)
+        await self._driver.perform(setting)

@@ -9,9 +9,10 @@ import itertools
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from lazaretto import aio
+from lazaretto.aio.driver import driver_of
 from lazaretto.emulator.template import Template
 from lazaretto.engine.entities.queues import Recreate
 from lazaretto.errors import EntityNotFound, InvalidOption, NotAllowed, QuotaExceeded
@@ -54,8 +55,7 @@ class OpenNamespace:
 
         Raises EntityNotFound, InvalidPath.
         """
-        inner: Any = self.door.broker
-        await inner._driver.call(inner._inner._store.run, Recreate(EntityPath.parse(path), _ACTOR))
+        await driver_of(self.door.broker).perform(Recreate(EntityPath.parse(path), _ACTOR))
 
     def at_end(self, call: Callable[[], object]) -> None:
         """Have something called before its clients are told to go."""

@@ -97,6 +97,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     permission: ClassVar[Permission]
+    #: Those that people can ask for, by their names.
+    by_name: ClassVar[dict[str, type[Command]]] = {}
     #: Its name over HTTP, such as "create_queue".
     command_name: ClassVar[str]
     #: What the audit log calls it, which several commands can share; "": it has entries of several names.
@@ -126,6 +128,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             cls.method = cls.command_name.removesuffix(cls.noun)
         if "action" in vars(cls):
             BY_ACTION[cls.action].append(cls)
+            Command.by_name[cls.command_name] = cls
 
     def operation(self, store: Store, actor: str) -> Operation[Any]:
         """Return the operation by which somebody makes the change."""

@@ -7,9 +7,9 @@ import functools
 import os
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -54,9 +54,12 @@ from lazaretto.store.records.claims import (
     ConsumerRecord,
     ShardRecord,
 )
+from lazaretto.store.records.messages import QueueRecord
 from lazaretto.store.records.overview import Waiting
 from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
+
+T = TypeVar("T")
 
 
 class Claim(msgspec.Struct, frozen=True):
@@ -118,6 +121,10 @@ class ClaimConsumer:
         #: Tells it from consumers of the same name in other queues and stores; known when it was asked for.
         self.identity = 0
 
+    def _look(self, query: Callable[[Transaction, QueueRecord], T]) -> T:
+        """Return what a query reads of the queue, which must allow claims."""
+        return self._store.read(lambda tx: query(tx, require_claims(tx, self.path)))
+
     def identify(self) -> int:
         """Return what tells it from consumers of the same name in other queues and stores."""
         self.identity = self._store.run(Identify(self.path, self.name))
@@ -172,8 +179,7 @@ class ClaimConsumer:
     def shards(self, after: int, last: int) -> list[tuple[ClaimRecord, ShardRecord]]:
         """Return what there is to read of the open claims above `after` up to `last`."""
 
-        def find(tx: Transaction) -> list[tuple[ClaimRecord, ShardRecord]]:
-            queue = require_claims(tx, self.path)
+        def find(tx: Transaction, queue: QueueRecord) -> list[tuple[ClaimRecord, ShardRecord]]:
             claims = tx.claims.after(queue.queue_id, self.name, after, last)
             return [
                 (claim, shard)
@@ -182,7 +188,7 @@ class ClaimConsumer:
                 for shard in tx.claims.shards(claim.token)
             ]
 
-        return self._store.read(find)
+        return self._look(find)
 
     def start(self, shard: int, worker: str, *, begun: bool = True) -> bool | None:
         """Begin to read a shard; return whether to go one message at a time, None if it is not open.
@@ -238,8 +244,7 @@ class ClaimConsumer:
         Those behind one in its session are released, as behind any other failure.
         """
 
-        def find(tx: Transaction) -> list[StagedRow]:
-            queue = require_claims(tx, self.path)
+        def find(tx: Transaction, queue: QueueRecord) -> list[StagedRow]:
             base = lower_bound(queue.queue_id)
             failed = [StagedRow(base + one, Outcome.FAILED.value, refused[one]) for one in sorted(refused)]
             if not queue.options.requires_session:
@@ -259,7 +264,7 @@ class ClaimConsumer:
             keys = {row.key for row in behind}
             return [*(row for row in failed if row.key not in keys), *behind]
 
-        return self._store.read(find)
+        return self._look(find)
 
     def note_failure(self, failure: Failure) -> None:
         """Note what the tasks of the open claims ended with."""
@@ -270,9 +275,7 @@ class ClaimConsumer:
         return self._store.run(ChargeFailure(self.path, self.name, self.epoch, failure, claim))
 
     def _record(self) -> ConsumerRecord | None:
-        return self._store.read(
-            lambda tx: tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
-        )
+        return self._look(lambda tx, queue: tx.claims.consumer(queue.queue_id, self.name))
 
     def attached_as(self) -> int:
         """Return the epoch of the driver that is attached now."""
@@ -282,30 +285,26 @@ class ClaimConsumer:
     def is_at_work(self) -> bool:
         """Return whether a task of the driver is noted as at work, and nobody has noted how it ended."""
 
-        def find(tx: Transaction) -> bool:
-            record = tx.claims.consumer(require_claims(tx, self.path).queue_id, self.name)
+        def find(tx: Transaction, queue: QueueRecord) -> bool:
+            record = tx.claims.consumer(queue.queue_id, self.name)
             claims = [] if record is None else open_claims(tx, record)
             return any(shard.task is not None for claim in claims for shard in tx.claims.shards(claim.token))
 
-        return self._store.read(find)
+        return self._look(find)
 
     def keeps(self) -> bool:
         """Return whether settled claims keep messages that they have completed."""
 
-        def find(tx: Transaction) -> bool:
-            return bool(keeping_claims(tx, require_claims(tx, self.path), self.name))
-
-        return self._store.read(find)
+        return self._look(lambda tx, queue: bool(keeping_claims(tx, queue, self.name)))
 
     def is_followed(self) -> bool:
         """Return whether messages stand behind those that settled claims keep."""
 
-        def find(tx: Transaction) -> bool:
-            queue = require_claims(tx, self.path)
+        def find(tx: Transaction, queue: QueueRecord) -> bool:
             ends = {lane_of(s.last, queue.partitions): s.last for s in kept_ranges(tx, queue, self.name)}
             return any((tx.claims.last_message(lane) or 0) > ends.get(lane, 0) for lane in queue.lanes)
 
-        return self._store.read(find)
+        return self._look(find)
 
     def remove_completed(self) -> None:
         """Remove what settled claims keep: in several commits, so that others can write."""
@@ -347,16 +346,14 @@ class ClaimConsumer:
 
     def base_key(self) -> int:
         """Return the key that sequence numbers of the queue are added to."""
-        return self._store.read(lambda tx: lower_bound(require_claims(tx, self.path).queue_id))
+        return self._look(lambda tx, queue: lower_bound(queue.queue_id))
 
     def last_sequences(self) -> list[int]:
         """Return the highest sequence number there is now in each partition: one of any other queue."""
 
-        def find(tx: Transaction) -> list[int]:
-            queue = require_claims(tx, self.path)
-            return [sequence_of(tx.claims.last_message(lane) or lower_bound(lane)) for lane in queue.lanes]
-
-        return self._store.read(find)
+        return self._look(
+            lambda tx, queue: [sequence_of(tx.claims.last_message(e) or lower_bound(e)) for e in queue.lanes]
+        )
 
     def last_claim(self) -> int:
         """Return the number of the last claim that was taken, 0 if there is none."""
@@ -371,8 +368,7 @@ class ClaimConsumer:
     def lag(self) -> Lag:
         """Return how far the consumer is behind."""
 
-        def find(tx: Transaction) -> Lag:
-            queue = require_claims(tx, self.path)
+        def find(tx: Transaction, queue: QueueRecord) -> Lag:
             waiting = tx.overview.waiting([queue]).get(queue.queue_id, Waiting())
             claims = tx.claims.after(queue.queue_id, self.name, 0, LAST_CLAIM)
             rows = sum(claim.rows for claim in claims if claim.state == OPEN)
@@ -383,16 +379,15 @@ class ClaimConsumer:
             age = 0 if oldest is None else max(0, tx.now - oldest)
             return Lag(max(0, waiting.messages - rows), age / 1_000_000)
 
-        return self._store.read(find)
+        return self._look(find)
 
     def summaries(self, after: int = 0, last: int = LAST_CLAIM) -> list[ClaimSummary]:
         """Return summaries of the claims above `after` up to `last`."""
 
-        def find(tx: Transaction) -> list[ClaimSummary]:
-            queue = require_claims(tx, self.path)
+        def find(tx: Transaction, queue: QueueRecord) -> list[ClaimSummary]:
             return [summary_of(claim) for claim in tx.claims.after(queue.queue_id, self.name, after, last)]
 
-        return self._store.read(find)
+        return self._look(find)
 
 
 def describe_claims(tx: Transaction, path: EntityPath, limit: int) -> list[Claim]:

@@ -6,12 +6,11 @@ import dataclasses
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims, require_driver
+from lazaretto.engine.claims.consumers import ConsumerOperation, DriverOperation, identified, require_claims
 from lazaretto.engine.claims.end_claims import open_claims, revoke, summary_of
 from lazaretto.engine.claims.read_shards import blame_shards
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import NotAllowed
-from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.store.records.claims import ClaimRecord
 from lazaretto.store.records.messages import QueueRecord
@@ -33,11 +32,9 @@ class Attached(msgspec.Struct, frozen=True):
 
 
 @dataclasses.dataclass(slots=True)
-class Attach(ClaimOperation[Attached]):
+class Attach(ConsumerOperation[Attached]):
     """Become the only driver of a consumer, creating it if needed; `lease`: of its claims, in seconds."""
 
-    path: EntityPath
-    consumer: str
     driver: str
     lease: float
 
@@ -68,22 +65,19 @@ class Attach(ClaimOperation[Attached]):
 
 
 @dataclasses.dataclass(slots=True)
-class ChargeFailure(ClaimOperation[int]):
+class ChargeFailure(DriverOperation[int]):
     """Charge what a driver's tasks ended with to its message; return how many messages its claim had.
 
     A message that is alone in its claim is charged. A larger claim is released, and its messages come again
     in smaller ones, until it is. `number`: of the claim; None: the only one, else nothing is done and the
-    answer is 0. Raises ClaimFenced.
+    answer is 0.
     """
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     failure: Failure
     number: int | None = None
 
     def run(self, tx: Transaction) -> int:
-        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        queue, record = self.driver(tx)
         claims = [claim for claim in open_claims(tx, record) if self.number in (None, claim.number)]
         if len(claims) != 1:
             return 0

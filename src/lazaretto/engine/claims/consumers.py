@@ -57,15 +57,32 @@ T = TypeVar("T")
 LONGEST_CONSUMER = 128
 
 
+@dataclasses.dataclass(slots=True)
 class ClaimOperation(Operation[T]):
     """An operation on claims of the queue at `path`, or on what is staged for it."""
-
-    __slots__ = ()
 
     path: EntityPath
 
     def confined_to(self) -> str | None:
         return self.path.key
+
+
+@dataclasses.dataclass(slots=True)
+class ConsumerOperation(ClaimOperation[T]):
+    """An operation of one consumer of claims."""
+
+    consumer: str
+
+
+@dataclasses.dataclass(slots=True)
+class DriverOperation(ConsumerOperation[T]):
+    """An operation of a consumer's driver, which another one may have fenced off: it raises ClaimFenced."""
+
+    epoch: int
+
+    def driver(self, tx: Transaction) -> tuple[QueueRecord, ConsumerRecord]:
+        """Return queue and consumer if this is the latest driver. Raises ClaimFenced."""
+        return require_driver(tx, self.path, self.consumer, self.epoch)
 
 
 def require_claims(tx: Transaction, path: EntityPath) -> QueueRecord:
@@ -97,11 +114,8 @@ def require_driver(
 
 
 @dataclasses.dataclass(slots=True)
-class Identify(ClaimOperation[int]):
+class Identify(ConsumerOperation[int]):
     """Find a consumer or create it; return its identity."""
-
-    path: EntityPath
-    consumer: str
 
     def run(self, tx: Transaction) -> int:
         return identified(tx, require_claims(tx, self.path), self.consumer).identity
@@ -121,27 +135,22 @@ def identified(tx: Transaction, queue: QueueRecord, consumer: str) -> ConsumerRe
 
 
 @dataclasses.dataclass(slots=True)
-class RenewClaims(ClaimOperation[None]):
-    """Renew the leases of a consumer's open claims. Raises ClaimFenced."""
+class RenewClaims(DriverOperation[None]):
+    """Renew the leases of a consumer's open claims."""
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     lease: float
 
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        queue, _ = require_driver(tx, self.path, self.consumer, self.epoch)
+        queue, _ = self.driver(tx)
         tx.claims.renew(queue.queue_id, self.consumer, tx.now + round(self.lease * 1_000_000))
 
 
 @dataclasses.dataclass(slots=True)
-class TrimClaims(ClaimOperation[None]):
+class TrimClaims(ConsumerOperation[None]):
     """Delete a consumer's ended claims up to a number."""
 
-    path: EntityPath
-    consumer: str
     last: int
 
     durable = False

@@ -7,11 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, require_claims
+from lazaretto.engine.claims.consumers import ConsumerOperation, require_claims
 from lazaretto.engine.log import note
 from lazaretto.engine.outcome.attempts import end_attempt, note_rollback, put_back
 from lazaretto.engine.outcome.verdicts import fail
-from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import lower_bound, upper_bound
 from lazaretto.model.policy import Outcome
@@ -129,11 +128,8 @@ def oldest_behind(tx: Transaction, queue: QueueRecord, kept: Sequence[ShardRecor
 
 
 @dataclasses.dataclass(slots=True)
-class RemoveCompleted(ClaimOperation[bool]):
+class RemoveCompleted(ConsumerOperation[bool]):
     """Remove some of what a consumer's settled claims have completed; return whether any may be left."""
-
-    path: EntityPath
-    consumer: str
 
     durable = False
 
@@ -147,11 +143,9 @@ class RemoveCompleted(ClaimOperation[bool]):
 
 
 @dataclasses.dataclass(slots=True)
-class NoteFailure(ClaimOperation[None]):
+class NoteFailure(ConsumerOperation[None]):
     """Note what the tasks of a consumer's open claims ended with: a message that is alone is told of it."""
 
-    path: EntityPath
-    consumer: str
     failure: Failure
 
     durable = False

@@ -13,7 +13,6 @@ from lazaretto.engine.log import note
 from lazaretto.engine.messages.send import Send, check_send
 from lazaretto.engine.outcome.new_letters import NewLetter, check_letters, insert_letter
 from lazaretto.errors import NotAllowed
-from lazaretto.model.entities import EntityPath
 from lazaretto.store.records.messages import NewMessage
 from lazaretto.store.sql.transaction import Transaction
 
@@ -26,7 +25,6 @@ _decode_letters = msgspec.msgpack.Decoder(list[NewLetter]).decode
 class StageMessages(ClaimOperation[None]):
     """Store prepared messages under a name until they are sent. Raises an error if they cannot be sent."""
 
-    path: EntityPath
     stage: str
     messages: Sequence[NewMessage]
 
@@ -41,7 +39,6 @@ class StageMessages(ClaimOperation[None]):
 class StageLetters(ClaimOperation[None]):
     """Store dead letters under a name until its messages are sent. Raises NotAllowed: a topic has none."""
 
-    path: EntityPath
     stage: str
     letters: Sequence[NewLetter]
 
@@ -65,7 +62,6 @@ class SendStaged(ClaimOperation[int]):
     is the only batch. Raises NotAllowed: the writer has sent later batches.
     """
 
-    path: EntityPath
     stages: Sequence[str]
     writer: str | None = None
     batch: int = 0
@@ -112,7 +108,6 @@ class SendStaged(ClaimOperation[int]):
 class ForgetStaged(ClaimOperation[None]):
     """Delete the messages that tasks have prepared for a queue."""
 
-    path: EntityPath
     stages: Sequence[str]
 
     durable = False

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, require_driver
+from lazaretto.engine.claims.consumers import DriverOperation
 from lazaretto.engine.claims.end_claims import open_claims
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
 from lazaretto.engine.workers.workers import blame
-from lazaretto.model.entities import EntityPath
 from lazaretto.model.failure import Failure
 from lazaretto.model.keys import queue_of
 from lazaretto.model.policy import Outcome
@@ -25,7 +24,7 @@ _replace = msgspec.structs.replace
 
 
 @dataclasses.dataclass(slots=True)
-class StartShard(ClaimOperation[bool | None]):
+class StartShard(DriverOperation[bool | None]):
     """Record that a task reads a shard; return whether it must process one message at a time.
 
     It must if the shard was read before, because a message may have killed the reader. None: the claim has
@@ -33,9 +32,6 @@ class StartShard(ClaimOperation[bool | None]):
     of the reader, which tells it from others of this driver.
     """
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     token: int
     worker: str
     begun: bool = True
@@ -44,7 +40,7 @@ class StartShard(ClaimOperation[bool | None]):
     durable = False
 
     def run(self, tx: Transaction) -> bool | None:
-        require_driver(tx, self.path, self.consumer, self.epoch)
+        self.driver(tx)
         shard = tx.claims.shard(self.token)
         if shard is None:
             return None
@@ -62,38 +58,29 @@ class StartShard(ClaimOperation[bool | None]):
 
 
 @dataclasses.dataclass(slots=True)
-class BeginShard(ClaimOperation[None]):
-    """Record that processing of a shard's messages starts, which another process has read.
+class BeginShard(DriverOperation[None]):
+    """Record that processing of a shard's messages starts, which another process has read."""
 
-    Raises ClaimFenced.
-    """
-
-    path: EntityPath
-    consumer: str
-    epoch: int
     token: int
     task: int = 0
 
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        require_driver(tx, self.path, self.consumer, self.epoch)
+        self.driver(tx)
         shard = tx.claims.shard(self.token)
         if shard is not None:
             tx.claims.save_shard(_replace(shard, read_epoch=self.epoch, task=self.task))
 
 
 @dataclasses.dataclass(slots=True)
-class MarkStarted(ClaimOperation[None]):
-    """Record the message of a shard in progress, to blame if the worker dies; or none. Raises ClaimFenced.
+class MarkStarted(DriverOperation[None]):
+    """Record the message of a shard in progress, to blame if the worker dies; or none.
 
     Without effect if the task is not the one that reads the shard now. `ended`: it ends with an error, and
     has died of nothing.
     """
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     token: int
     key: int | None
     task: int = 0
@@ -103,7 +90,7 @@ class MarkStarted(ClaimOperation[None]):
 
     def run(self, tx: Transaction) -> None:
         # What a task of an earlier driver is at must not be blamed for the deaths of a later one's.
-        require_driver(tx, self.path, self.consumer, self.epoch)
+        self.driver(tx)
         shard = tx.claims.shard(self.token)
         if shard is not None and shard.task == self.task:
             task = None if self.ended else self.task
@@ -111,22 +98,19 @@ class MarkStarted(ClaimOperation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class NoteCancellation(ClaimOperation[None]):
-    """Record that no task of a driver is at work any more, and that they died of nothing. Raises ClaimFenced.
+class NoteCancellation(DriverOperation[None]):
+    """Record that no task of a driver is at work any more, and that they died of nothing.
 
     What they have read counts as not read, and what they still note has no effect. `died`: the number of the
     one task that did die; what it was at stays to be judged.
     """
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     died: int | None = None
 
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        _, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        _, record = self.driver(tx)
         for claim in open_claims(tx, record):
             for shard in tx.claims.shards(claim.token):
                 if shard.task is not None and shard.task != self.died:

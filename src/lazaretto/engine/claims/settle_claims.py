@@ -10,7 +10,13 @@ from collections.abc import Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import LONGEST_CONSUMER, ClaimOperation, require_claims, require_driver
+from lazaretto.engine.claims.consumers import (
+    LONGEST_CONSUMER,
+    ConsumerOperation,
+    DriverOperation,
+    require_claims,
+    require_driver,
+)
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
     REMOVED_WITHIN,
@@ -97,19 +103,16 @@ def staged_rows(
 
 
 @dataclasses.dataclass(slots=True)
-class Stage(ClaimOperation[None]):
-    """Store a task's outcomes until the claim is settled. Raises ClaimFenced."""
+class Stage(DriverOperation[None]):
+    """Store a task's outcomes until the claim is settled."""
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     stage: str
     rows: StagedRows
 
     durable = False
 
     def run(self, tx: Transaction) -> None:
-        require_driver(tx, self.path, self.consumer, self.epoch)
+        self.driver(tx)
         shard = tx.claims.shard(self.rows.token)
         if shard is not None:
             tx.claims.insert_staged(shard.claim_token, self.stage, _encode(self.rows))
@@ -119,12 +122,12 @@ class Stage(ClaimOperation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class SettleClaims(ClaimOperation[list[ClaimSummary]]):
+class SettleClaims(DriverOperation[list[ClaimSummary]]):
     """Settle claims with the outcomes staged under these names; return a summary of each.
 
     A claim that is already settled does not change, and its summary is returned again. Messages without a
     staged outcome are released, as are those of a task that completed a message which has left the claim, or
-    that did a shard again which one named before it has done. Raises ClaimFenced.
+    that did a shard again which one named before it has done.
 
     A large claim keeps what it has completed, locked by ranges, until `RemoveCompleted` removes it, a part at
     a time, so that others can write. Not kept are messages of sessions, of a queue with `max_size`, of a
@@ -134,15 +137,12 @@ class SettleClaims(ClaimOperation[list[ClaimSummary]]):
     has refused their results, or that of one before them in their session.
     """
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     numbers: Sequence[int]
     stages: Sequence[str]
     instead: Sequence[StagedRow] = ()
 
     def run(self, tx: Transaction) -> list[ClaimSummary]:
-        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        queue, record = self.driver(tx)
         numbers = set(self.numbers)
         first, last = min(numbers, default=1), max(numbers, default=0)
         listed = tx.claims.after(queue.queue_id, self.consumer, first - 1, last)
@@ -357,15 +357,13 @@ def _complete(
 
 
 @dataclasses.dataclass(slots=True)
-class RevokeClaims(ClaimOperation[int]):
+class RevokeClaims(ConsumerOperation[int]):
     """Release all messages of open claims without counting an attempt; return the number of claims.
 
     `number`: one claim; None: all of the consumer. `epoch`: of the calling driver; None: an operator calls,
     named by `actor`.
     """
 
-    path: EntityPath
-    consumer: str
     number: int | None = None
     epoch: int | None = None
     actor: str | None = None

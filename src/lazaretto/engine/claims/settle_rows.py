@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, identified, require_claims
+from lazaretto.engine.claims.consumers import ClaimOperation, ConsumerOperation, identified, require_claims
 from lazaretto.engine.claims.end_claims import ClaimSummary
 from lazaretto.engine.claims.settle_claims import SettleClaims, StagedRow, settlement_of
 from lazaretto.engine.log import note
@@ -79,14 +79,12 @@ def waiting_sessions(tx: Transaction, path: EntityPath, sessions: Iterable[str])
 
 
 @dataclasses.dataclass(slots=True)
-class BeginRows(ClaimOperation[RowBatch]):
+class BeginRows(ConsumerOperation[RowBatch]):
     """Return the number of a micro-batch of rows. `batch`: None: the writer has only this one.
 
     `has_session`: its rows are of sessions. Raises InvalidOption: the queue's messages are not, or are.
     """
 
-    path: EntityPath
-    consumer: str
     writer: str
     batch: int | None
     has_session: bool = False
@@ -105,7 +103,6 @@ class BeginRows(ClaimOperation[RowBatch]):
 class StageRows(ClaimOperation[None]):
     """Store rows under a name until their micro-batch is settled."""
 
-    path: EntityPath
     stage: str
     rows: Sequence[OtherRow]
 
@@ -117,7 +114,7 @@ class StageRows(ClaimOperation[None]):
 
 
 @dataclasses.dataclass(slots=True)
-class SettleRows(ClaimOperation[None]):
+class SettleRows(ConsumerOperation[None]):
     """Settle a micro-batch of rows, with claims of the same queue: all of it, or nothing. Once.
 
     `stages`: of the rows' tasks; `results`: how many results each of these has. `claims`: what settles the
@@ -126,8 +123,6 @@ class SettleRows(ClaimOperation[None]):
     meanwhile.
     """
 
-    path: EntityPath
-    consumer: str
     writer: str
     batch: int | None
     number: int

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from lazaretto.engine.claims.consumers import ClaimOperation, require_driver
+from lazaretto.engine.claims.consumers import DriverOperation
 from lazaretto.engine.claims.end_claims import open_claims
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.entities.status import refuse_receiving, stop_error
@@ -23,7 +23,7 @@ from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up
 from lazaretto.errors import EntityError, NotAllowed
 from lazaretto.model.breaker import BreakerStatus
-from lazaretto.model.entities import EntityPath, Subqueue
+from lazaretto.model.entities import Subqueue
 from lazaretto.model.keys import lane_of, lower_bound, upper_bound
 from lazaretto.model.messages import ReceivedMessage
 from lazaretto.model.rates import RECEIVED
@@ -45,7 +45,7 @@ _KEY = operator.attrgetter("key")
 
 
 @dataclasses.dataclass(slots=True)
-class TakeClaim(ClaimOperation[int | EntityError | None]):
+class TakeClaim(DriverOperation[int | EntityError | None]):
     """Take the next claim after a number, or find the one already taken; return its number.
 
     None: there is nothing to take. `last`: the highest sequence number to take. A session is never split
@@ -53,9 +53,6 @@ class TakeClaim(ClaimOperation[int | EntityError | None]):
     that is not settled was only read, and counts no attempts.
     """
 
-    path: EntityPath
-    consumer: str
-    epoch: int
     after: int
     max_rows: int
     max_bytes: int
@@ -64,7 +61,7 @@ class TakeClaim(ClaimOperation[int | EntityError | None]):
     last: tuple[int, ...] | None = None
 
     def run(self, tx: Transaction) -> int | EntityError | Again | None:
-        queue, record = require_driver(tx, self.path, self.consumer, self.epoch)
+        queue, record = self.driver(tx)
         if record.last_claim > self.after:
             return self.after + 1
         if record.last_claim < self.after:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET
 
 from lazaretto.broker.editing import Editor, as_edit, refuse_changed_source
-from lazaretto.engine.command import Command, Detail, OfPath, Options, Touch
+from lazaretto.engine.command import Command, Detail, OfPath, Options
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.dead_letter_operations import DeadLetterFilter, holder
 from lazaretto.engine.outcome.send_back import takes_units
@@ -58,6 +58,7 @@ class PlanRepair(OfPath[RepairRecord], frozen=True, kw_only=True):
     """
 
     action = "repair: plan"
+    touched = OfRepair.touched
     searches: ClassVar[bool] = True
     name: str | None = None
     filter: Options = msgspec.field(default_factory=dict)
@@ -136,10 +137,6 @@ class PlanRepair(OfPath[RepairRecord], frozen=True, kw_only=True):
 
     def told(self, answer: Any) -> Any:
         return standing(answer)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return OfRepair.touches(path, detail)
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:

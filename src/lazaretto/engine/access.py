@@ -13,7 +13,7 @@ from typing import ClassVar, Final, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lazaretto.engine.command import Administering, Command, Detail, Touch
+from lazaretto.engine.command import Administering, Command, Detail
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit
 from lazaretto.errors import InvalidPath, NotAllowed, PersonNotFound, TokenNotFound
@@ -215,12 +215,18 @@ class PersonChange(Administering[T], frozen=True, kw_only=True):
     person: str
 
 
-class GrantRole(PersonChange[Person], frozen=True, kw_only=True):
+class RoleChange(PersonChange[Person], frozen=True, kw_only=True):
+    """A change of one role of somebody, on the entities that a pattern matches."""
+
+    touched = ("role", "{person}", "{role}", "{pattern}")
+    role: str
+    queue: str = "*"
+
+
+class GrantRole(RoleChange, frozen=True, kw_only=True):
     """Grant a role to a person or group, on the entities that a pattern matches."""
 
     action = "access: grant"
-    role: str
-    queue: str = "*"
 
     def run(self, tx: Transaction, actor: str) -> Person:
         name, grant = person_name(self.person), checked_grant(self.role, self.queue)
@@ -230,20 +236,14 @@ class GrantRole(PersonChange[Person], frozen=True, kw_only=True):
         return _save_grants(tx, actor, self.action, name, grant, (*before, grant))
 
     @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch(("role", detail["person"], detail["role"], detail["pattern"]))]
-
-    @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
         return WithdrawRole(person=detail["person"], role=detail["role"], queue=detail["pattern"])
 
 
-class WithdrawRole(PersonChange[Person], frozen=True, kw_only=True):
+class WithdrawRole(RoleChange, frozen=True, kw_only=True):
     """Withdraw a role, as it was granted."""
 
     action = "access: withdraw"
-    role: str
-    queue: str = "*"
 
     def run(self, tx: Transaction, actor: str) -> Person:
         name, grant = person_name(self.person), checked_grant(self.role, self.queue)
@@ -252,10 +252,6 @@ class WithdrawRole(PersonChange[Person], frozen=True, kw_only=True):
             raise NotAllowed(f"expected a role that {name!r} has, got {_told(grant)}")
         rest = tuple(one for one in before if one != grant)
         return _save_grants(tx, actor, self.action, name, grant, rest)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return GrantRole.touches(path, detail)
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
@@ -283,6 +279,7 @@ class RemovePerson(PersonChange[int], frozen=True, kw_only=True):
     """
 
     action = "access: remove"
+    touched = ("role", "{person}")
 
     def run(self, tx: Transaction, actor: str) -> int:
         name = person_name(self.person)
@@ -291,10 +288,6 @@ class RemovePerson(PersonChange[int], frozen=True, kw_only=True):
         count = tx.access.delete_secrets(name, None)
         audit(tx, actor, self.action, "", person=name, count=count)
         return count
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch(("role", detail["person"]))]
 
 
 class EndSessions(PersonChange[int], frozen=True, kw_only=True):

@@ -113,6 +113,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     options_class: ClassVar[type[Any] | None] = None
     #: Fields by their former names, which are taken still.
     former: ClassVar[Mapping[str, str]] = types.MappingProxyType({})
+    #: What its entry in the audit log changed, so far as something takes such a change back: the place of a
+    #: Touch, in which `{path}` and names of the entry's detail stand for these; (): nothing.
+    touched: ClassVar[tuple[str, ...]] = ()
     #: Whose method it is in Python: of a broker, of a repair by its `name`, of `broker.dialogs`.
     holder: ClassVar[str] = "broker"
     #: The part of its name that such a method does not repeat.
@@ -156,8 +159,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @classmethod
     def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        """Return what its entry in the audit log changed, so far as something takes such a change back."""
-        return []
+        """Return the objects of its entry in the audit log: what is `touched`."""
+        # What an older version has not noted is empty.
+        known = defaultdict(str, {**detail, "path": path})
+        place = tuple(part.format_map(known) for part in cls.touched)
+        return [Touch(place)] if place else []
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from lazaretto.engine.command import Administering, Command, Detail, Touch
+from lazaretto.engine.command import Administering, Command, Detail
 from lazaretto.engine.log import audit
 from lazaretto.errors import SecondPersonNeeded
 from lazaretto.model.actors import Actor, behind
@@ -117,6 +117,7 @@ class SetFourEyes(Administering[int | None], frozen=True, kw_only=True):
     """
 
     action = "access: four eyes"
+    touched = ("four eyes",)
     letters: int | None
 
     def run(self, tx: Transaction, actor: str) -> int | None:
@@ -136,10 +137,6 @@ class SetFourEyes(Administering[int | None], frozen=True, kw_only=True):
         tx.access.save_setting(FOUR_EYES, None if letters is None else str(letters))
         audit(tx, actor, self.action, "", letters=letters, before=before)
         return letters
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch(("four eyes",))]
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:

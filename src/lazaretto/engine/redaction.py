@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from lazaretto.engine.command import Administering, Command, Detail, Touch
+from lazaretto.engine.command import Administering, Command, Detail
 from lazaretto.engine.log import audit
 from lazaretto.errors import NotAllowed
 from lazaretto.model.edits.redact import Redaction
@@ -57,15 +57,28 @@ def _other(rules: tuple[RedactionRule, ...], queue: str, field: str) -> tuple[Re
     return tuple(one for one in rules if (one.queue, one.field) != (queue, field))
 
 
-class SetRedaction(Administering[RedactionRule], frozen=True, kw_only=True):
+class RedactionChange(Administering[RedactionRule], frozen=True, kw_only=True):
+    """A change of what is hidden of messages."""
+
+    touched = ("redaction", "{pattern}", "{field}")
+    field: str
+    queue: str = "*"
+
+    @classmethod
+    def opposite(cls, path: str, detail: Detail) -> Command | None:
+        field, queue, before = detail["field"], detail["pattern"], detail["before"]
+        if before is None:
+            return RemoveRedaction(field=field, queue=queue)
+        return SetRedaction(field=field, queue=queue, form=before)
+
+
+class SetRedaction(RedactionChange, frozen=True, kw_only=True):
     """Hide a field of messages from people, on the entities that a pattern matches.
 
     `field`: such as `body.card.number`; `form`: drop, mask or hash.
     """
 
     action = "redaction: set"
-    field: str
-    queue: str = "*"
     form: str = "mask"
 
     def run(self, tx: Transaction, actor: str) -> RedactionRule:
@@ -82,24 +95,11 @@ class SetRedaction(Administering[RedactionRule], frozen=True, kw_only=True):
             )  # fmt: skip
         return rule
 
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch(("redaction", detail["pattern"], detail["field"]))]
 
-    @classmethod
-    def opposite(cls, path: str, detail: Detail) -> Command | None:
-        field, queue, before = detail["field"], detail["pattern"], detail["before"]
-        if before is None:
-            return RemoveRedaction(field=field, queue=queue)
-        return SetRedaction(field=field, queue=queue, form=before)
-
-
-class RemoveRedaction(Administering[RedactionRule], frozen=True, kw_only=True):
+class RemoveRedaction(RedactionChange, frozen=True, kw_only=True):
     """Hide a field of messages no longer; `queue` is the pattern under which it was hidden."""
 
     action = "redaction: remove"
-    field: str
-    queue: str = "*"
 
     def run(self, tx: Transaction, actor: str) -> RedactionRule:
         named, rules = checked_rule(self.queue, self.field, "mask"), find_rules(tx)
@@ -113,11 +113,3 @@ class RemoveRedaction(Administering[RedactionRule], frozen=True, kw_only=True):
             before=removed.form.value,
         )  # fmt: skip
         return removed
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return SetRedaction.touches(path, detail)
-
-    @classmethod
-    def opposite(cls, path: str, detail: Detail) -> Command | None:
-        return SetRedaction.opposite(path, detail)

@@ -23,12 +23,10 @@ def already(what: str) -> EntityExists:
     return EntityExists(f"{what}; with exist_ok=True it is taken as it is if its options are the same")
 
 
-def require_same(
-    what: str, record: QueueRecord, kind: EntityKind, options: Any, rules: Sequence[Rule] | None = None
-) -> None:
+def require_same(what: str, record: QueueRecord, kind: EntityKind, options: Any) -> None:
     """Raise EntityExists, with the differences, unless an entity is of a kind and has these options.
 
-    `options`: only those that this object has count. `rules`: those that it has and those that it is to have.
+    `options`: only those that this object has count.
     """
     if record.kind is not kind:
         raise EntityExists(f"a {record.kind.value} already exists at {record.path!r}, and no {kind.value}")

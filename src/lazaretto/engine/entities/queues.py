@@ -133,11 +133,6 @@ def _refuse_subqueue(path: EntityPath, verb: str) -> None:
         raise NotAllowed(f"a subqueue cannot be {verb}: {str(path)!r} belongs to {path.queue!r}")
 
 
-def _refuse_system(path: EntityPath, verb: str) -> None:
-    if path.key == SYSTEM_DEAD_LETTER_QUEUE:
-        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} belongs to the system and cannot be {verb}")
-
-
 class OpenStore(Operation[None]):
     """Make sure the system's dead-letter queue exists."""
 
@@ -160,6 +155,7 @@ class CreateQueue(OptionsChange[QueueDescription], frozen=True, kw_only=True):
 
     options_class: ClassVar[type[Any] | None] = QueueOptions
     action = "create"
+    touched = ("{path}",)
     path: str
     options: Options = msgspec.field(default_factory=dict)
     exist_ok: bool = False
@@ -167,10 +163,6 @@ class CreateQueue(OptionsChange[QueueDescription], frozen=True, kw_only=True):
     def run(self, tx: Transaction, actor: str) -> QueueDescription:
         options = options_from(QueueOptions, self.options)
         return create_queues(tx, [EntityPath.parse(self.path)], options, actor, exist_ok=self.exist_ok)[0]
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path,))]
 
 
 class CreateQueues(OptionsChange[list[QueueDescription]], frozen=True, kw_only=True):
@@ -330,21 +322,19 @@ class DeleteQueue(Administering[None], frozen=True, kw_only=True):
     """
 
     action = "delete"
+    touched = ("{path}",)
     final: ClassVar[bool] = True
     path: str
 
     def run(self, tx: Transaction, actor: str) -> None:
         delete_queue(tx, EntityPath.parse(self.path), actor)
 
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path,))]
-
 
 def delete_queue(tx: Transaction, path: EntityPath, actor: str) -> None:
     """Delete a queue or subscription with all its messages."""
     _refuse_subqueue(path, "deleted")
-    _refuse_system(path, "deleted")
+    if path.key == SYSTEM_DEAD_LETTER_QUEUE:
+        raise NotAllowed(f"{SYSTEM_DEAD_LETTER_QUEUE} belongs to the system and cannot be deleted")
     record = require_queue(tx, path)
     refuse_topic(record, "delete_topic")
     admission_of(record).check_deletion(tx, record)

@@ -38,7 +38,8 @@ class AddRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=
 
     @classmethod
     def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "rule", name)) for name in _changed_rules(detail)]
+        names = {rule["name"] for part in ("added", "removed") for rule in detail.get(part) or ()}
+        return [Touch((path, "rule", name)) for name in names]
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
@@ -47,10 +48,6 @@ class AddRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=
             case [[added], []] if names is not None:
                 return RemoveRule(topic=names[0], subscription=names[1], rule=added["name"])
         return None
-
-
-def _changed_rules(detail: Detail) -> set[str]:
-    return {rule["name"] for part in ("added", "removed") for rule in detail.get(part) or ()}
 
 
 class RemoveRule(SubscriptionChange[SubscriptionDescription], frozen=True, kw_only=True):

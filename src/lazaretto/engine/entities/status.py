@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lazaretto.engine.command import Command, Detail, OfPath, Touch
+from lazaretto.engine.command import Command, Detail, OfPath
 from lazaretto.engine.entities.queues import describe, refuse_topic, require_queue
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note
@@ -105,6 +105,7 @@ class SetStatus(OfPath[QueueStatus], frozen=True, kw_only=True):
     """Enable or disable a queue, topic or subscription."""
 
     action = "status"
+    touched = ("{path}", "status")
     status: str
 
     def run(self, tx: Transaction, actor: str) -> QueueStatus:
@@ -125,10 +126,6 @@ class SetStatus(OfPath[QueueStatus], frozen=True, kw_only=True):
             start_forwarding(tx, record)
             tx.wake(lower_bound(record.queue_id))
         return record.status
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "status"))]
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
@@ -154,6 +151,7 @@ class ResumeQueue(OfPath[QueueDescription], frozen=True, kw_only=True):
     """
 
     action = "resume"
+    touched = SetStatus.touched
     verdict: str | None = None
 
     def run(self, tx: Transaction, actor: str) -> QueueDescription:
@@ -220,7 +218,3 @@ class ResumeQueue(OfPath[QueueDescription], frozen=True, kw_only=True):
             if dead:
                 count_letters(tx, actor, 1, "delete")
             dispose(tx, record, row, DISPOSITIONS[self.verdict], culprit.reason)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return SetStatus.touches(path, detail)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from lazaretto.engine.command import Command, Detail, OfPath, Touch
+from lazaretto.engine.command import Command, Detail, OfPath
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import audit, note
 from lazaretto.engine.outcome.dispositions import restore
@@ -171,6 +171,7 @@ class SetBreaker(OfPath[BreakerDescription], frozen=True, kw_only=True):
     """
 
     action = "breaker"
+    touched = ("{path}", "breaker")
     verb: str
 
     def run(self, tx: Transaction, actor: str) -> BreakerDescription:
@@ -187,10 +188,6 @@ class SetBreaker(OfPath[BreakerDescription], frozen=True, kw_only=True):
         audit(tx, actor, self.action, queue.path, verb=verb, before=before)
         tx.wake(lower_bound(queue.queue_id))
         return describe_breaker(require_queue(tx, path))
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "breaker"))]
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from lazaretto.engine.command import Command, Detail, Numbers, OfPath, Touch
+from lazaretto.engine.command import Command, Detail, Numbers, OfPath
 from lazaretto.engine.log import audit
 from lazaretto.engine.outcome.causes import OfCause, place_at
 from lazaretto.engine.outcome.dead_letter_operations import known_cause
@@ -27,8 +27,7 @@ _LONGEST_NOTE: Final = 4096
 _replace = msgspec.structs.replace
 
 
-def _touch_causes(cls: type[Command], path: str, detail: Detail) -> list[Touch]:
-    return [Touch((path, "causes"))]
+_CAUSES: Final = ("{path}", "causes")
 
 
 class MergeCauses(OfPath[int], frozen=True, kw_only=True):
@@ -38,6 +37,7 @@ class MergeCauses(OfPath[int], frozen=True, kw_only=True):
     """
 
     action = "merge_causes"
+    touched = _CAUSES
     numbers: Numbers
 
     def run(self, tx: Transaction, actor: str) -> int:
@@ -63,8 +63,6 @@ class MergeCauses(OfPath[int], frozen=True, kw_only=True):
         audit(tx, actor, self.action, path, **details)
         return first
 
-    touches = classmethod(_touch_causes)
-
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
         # Too many fingerprints are not kept; an older version noted those of all causes as a list.
@@ -85,6 +83,7 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
     """
 
     action = "unmerge_causes"
+    touched = _CAUSES
     parts: dict[int, tuple[str, ...]]
 
     def run(self, tx: Transaction, actor: str) -> int:
@@ -124,8 +123,6 @@ class UnmergeCauses(OfCause[int], frozen=True, kw_only=True):
         )
         return merged.number
 
-    touches = classmethod(_touch_causes)
-
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
         return MergeCauses(path=path, numbers=(detail["cause"], *map(int, detail["parts"])))
@@ -138,6 +135,7 @@ class SplitCause(OfCause[int], frozen=True, kw_only=True):
     """
 
     action = "split_cause"
+    touched = _CAUSES
     fingerprints: tuple[str, ...]
 
     def run(self, tx: Transaction, actor: str) -> int:
@@ -163,8 +161,6 @@ class SplitCause(OfCause[int], frozen=True, kw_only=True):
         )  # fmt: skip
         return number
 
-    touches = classmethod(_touch_causes)
-
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
         return MergeCauses(path=path, numbers=(detail["cause"], detail["into"]))
@@ -189,6 +185,7 @@ class NoteCause(OfCause[None], frozen=True, kw_only=True):
     """Keep a note with a cause; null removes it."""
 
     action = "note_cause"
+    touched = ("{path}", action, "{cause}")
     note: str | None
 
     def run(self, tx: Transaction, actor: str) -> None:
@@ -197,10 +194,6 @@ class NoteCause(OfCause[None], frozen=True, kw_only=True):
         tx.causes.save(place, _replace(cause, note=note))
         changed = {"cause": cause.number, "note": note, "before": cause.note}
         audit(tx, actor, self.action, str(self.place), **changed)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, cls.action, detail["cause"]))]
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:
@@ -216,6 +209,7 @@ class AcknowledgeCause(OfCause[None], frozen=True, kw_only=True):
     """
 
     action = "acknowledge_cause"
+    touched = ("{path}", action, "{cause}")
     until: datetime | None
 
     def run(self, tx: Transaction, actor: str) -> None:
@@ -225,10 +219,6 @@ class AcknowledgeCause(OfCause[None], frozen=True, kw_only=True):
         until, before = map(moment_of, (end, cause.acknowledged_until))
         changed = {"cause": cause.number, "until": until, "before": before}
         audit(tx, actor, self.action, str(self.place), **changed)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, cls.action, detail["cause"]))]
 
     @classmethod
     def opposite(cls, path: str, detail: Detail) -> Command | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
-from lazaretto.engine.command import Command, Detail, OfLetters, OfPath, Touch, runs_of
+from lazaretto.engine.command import Command, Detail, OfLetters, OfPath, Touch
 from lazaretto.engine.four_eyes import count_letters
 from lazaretto.engine.log import audit, note_all
 from lazaretto.engine.outcome.dead_letter_operations import (
@@ -209,7 +209,7 @@ class DeletePurged(OfPath[int], frozen=True, kw_only=True):
 
     @classmethod
     def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch((path, "letters"), runs_of(detail))]
+        return OfLetters.touches(path, detail)
 
 
 def purged_keys(tx: Transaction, path: EntityPath) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from lazaretto.engine.command import Command, CommandOf, Detail, Numbers, Touch, check_numbers
+from lazaretto.engine.command import Command, CommandOf, Detail, Numbers, check_numbers
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.four_eyes import count_letters, identities, letters_left
 from lazaretto.engine.log import audit
@@ -166,14 +166,11 @@ class OfRepair(CommandOf[RepairRecord], frozen=True, kw_only=True):
     permission = Permission.OPERATE
     holder = "repair"
     noun = "_repair"
+    touched = ("repair", "{repair}")
     name: str
 
     def told(self, answer: Any) -> Any:
         return standing(answer)
-
-    @classmethod
-    def touches(cls, path: str, detail: Detail) -> list[Touch]:
-        return [Touch(("repair", detail.get("repair")))]
 
 
 def standing(answer: Any) -> dict[str, Any]:

@@ -13,26 +13,27 @@ from functools import partial
 from typing import Any
 
 from lazaretto.broker.broker import Broker
-from lazaretto.broker.consume import ConsumeReport, Stop
+from lazaretto.broker.consume import ConsumeReport, OwnLoop, Stop, awaited
 
 
 class _Left(BaseException):
     """Whoever awaited the consumer was cancelled: its handler was, too, and has not failed."""
 
 
-class LoopCalls:
+class LoopCalls(OwnLoop):
     """Runs coroutines on an event loop for a consumer in another thread. `stop`: the caller's own."""
 
     works = True
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: Stop | None) -> None:
+        super().__init__()
         self._loop = loop
         self._stop = stop
         self._left = False
         self._running: concurrent.futures.Future[object] | None = None
 
     def __call__(self, returned: Awaitable[object]) -> object:
-        self._running = asyncio.run_coroutine_threadsafe(_awaited(returned), self._loop)
+        self._running = asyncio.run_coroutine_threadsafe(awaited(returned), self._loop)
         if self._left:
             self._running.cancel()
         try:
@@ -51,13 +52,6 @@ class LoopCalls:
         self._left = True
         if self._running is not None:
             self._running.cancel()
-
-    def close(self) -> None:
-        """Leave the loop to whoever runs it."""
-
-
-async def _awaited(returned: Awaitable[object]) -> object:
-    return await returned
 
 
 async def _called(function: Callable[[ConsumeReport], object], report: ConsumeReport) -> None:
@@ -78,7 +72,7 @@ async def consume(broker: Broker, *arguments: Any, **named: Any) -> ConsumeRepor
         options["stop"] = calls
     if callable(on_batch):
         options["on_batch"] = lambda report: calls(_called(on_batch, report))
-    run = partial(broker._consume, options.pop("path"), options.pop("handler"), calls, **options)
+    run = partial(broker.consume, **options)
     pool = ThreadPoolExecutor(1, thread_name_prefix="lazaretto-consume")
     working = loop.run_in_executor(pool, partial(copy_context().run, run))
     try:

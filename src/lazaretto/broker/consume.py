@@ -40,15 +40,6 @@ class Stop(Protocol):
     def is_set(self) -> bool: ...
 
 
-class Await(Protocol):
-    """Runs the coroutines of a handler, one after the other."""
-
-    @property
-    def works(self) -> bool: ...
-    def __call__(self, returned: Awaitable[object], /) -> object: ...
-    def close(self) -> None: ...
-
-
 #: How long a wait lasts before it is looked whether to stop, in seconds.
 _LOOK_UP = 0.5
 #: How long a session is worked on while others may wait, in seconds.
@@ -80,7 +71,10 @@ class Done(NamedTuple):
 
 
 class OwnLoop:
-    """An event loop in the consumer's own thread, made with the first coroutine."""
+    """Runs the coroutines of a handler, one after the other, in an event loop of the consumer's own thread.
+
+    It is made with the first coroutine.
+    """
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
@@ -97,14 +91,15 @@ class OwnLoop:
     def __call__(self, returned: Awaitable[object]) -> object:
         if self._runner is None:
             self._runner = asyncio.Runner()
-        return self._runner.run(_awaited(returned))
+        return self._runner.run(awaited(returned))
 
     def close(self) -> None:
         if self._runner is not None:
             self._runner.close()
 
 
-async def _awaited(returned: Awaitable[object]) -> object:
+async def awaited(returned: Awaitable[object]) -> object:
+    """Return what an awaitable of any kind gives."""
     return await returned
 
 
@@ -121,7 +116,7 @@ class Consumer:
     handler: HandlerFunction
     batch_size: int
     now: Callable[[], int]
-    run_async: Await
+    run_async: OwnLoop
     stop: Stop | None = None
     stop_when_idle: bool = False
     max_wait: float = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from lazaretto.broker.consume import Await, Consumer, ConsumeReport, OwnLoop, Stop
+from lazaretto.broker.consume import Consumer, ConsumeReport, OwnLoop, Stop
 from lazaretto.broker.handling.functions import HandlerFunction
 from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.settling import NextSession
@@ -51,33 +51,6 @@ class ConsumeDesk:
         after each batch. Raises HandlerError for what can be no handler, before the first message, and
         PoisonMessageError when the queue is halted.
         """
-        return self._consume(
-            path,
-            handler,
-            OwnLoop(),
-            batch_size=batch_size,
-            subqueue=subqueue,
-            session=session,
-            stop=stop,
-            stop_when_idle=stop_when_idle,
-            max_wait=max_wait,
-            on_batch=on_batch,
-        )
-
-    def _consume(
-        self,
-        path: str,
-        handler: HandlerFunction,
-        run_async: Await,
-        *,
-        batch_size: int,
-        subqueue: str | None,
-        session: str | NextSession | None,
-        stop: Stop | None,
-        stop_when_idle: bool,
-        max_wait: GivenDuration,
-        on_batch: Callable[[ConsumeReport], object] | None,
-    ) -> ConsumeReport:
         whole("batch_size", batch_size, 1, MOST_MESSAGES)
         wait = seconds("max_wait", max_wait)
         flag("stop_when_idle", stop_when_idle)
@@ -95,7 +68,8 @@ class ConsumeDesk:
                 handler,
                 batch_size,
                 self._store.clock.now,
-                run_async,
+                # What runs the coroutines of asyncio stops the consumer, too.
+                stop if isinstance(stop, OwnLoop) else OwnLoop(),
                 stop,
                 stop_when_idle,
                 wait,

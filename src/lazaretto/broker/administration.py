@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TypeVar, Unpack
 
 from lazaretto.broker.dead_letters import checked_filter
+from lazaretto.commands.desk import Maker
 from lazaretto.engine.access import SESSION, TOKEN, Person, Token, find_people, find_tokens
-from lazaretto.engine.command import Act, formerly
+from lazaretto.engine.command import formerly
 from lazaretto.engine.entities.overview import Status, read_rates, read_status
 from lazaretto.engine.entities.queues import (
     create_queues,
@@ -71,15 +72,13 @@ _MOST_OF_PAGE = 1_000
 _LONGEST_CURSOR = 200
 
 
-class Administration:
+class Administration(Maker):
     """Creates, describes, changes, enables, disables and deletes entities.
 
     A message sent to a topic reaches every subscription whose rules match, in one commit. A subscription
     is a queue with a path such as `events/subscriptions/audit`: receive from it, peek at it and settle its
     messages as usual. It has the same subqueues.
     """
-
-    _store: Store
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -117,10 +116,6 @@ class Administration:
         parsed = [EntityPath.parse(path) for path in paths]
         who, chosen = acting(actor), options or QueueOptions()
         return self._run(lambda tx: create_queues(tx, parsed, chosen, who, exist_ok=exist_ok))
-
-    def _run(self, act: Callable[[Transaction], T]) -> T:
-        """Run a function of a transaction as one commit."""
-        return self._store.run(Act(act))
 
     def queue(self, path: str) -> QueueDescription:
         """Return a queue: options, status and exact counts. Raises EntityNotFound."""
@@ -166,7 +161,7 @@ class Administration:
         that forwards keeps its messages while receiving is disabled.
         """
         value = member("status", status, STATUSES).value
-        return self._store.run(SetStatus(path=path, status=value).by(acting(actor)))
+        return self._make(SetStatus(path=path, status=value), actor)
 
     def breaker(self, path: str) -> BreakerDescription:
         """Return the state of the queue's breaker, which pauses delivery to service hosts in an outage."""

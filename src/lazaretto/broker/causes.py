@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
+from lazaretto.broker.dead_letters import checked_filter
+from lazaretto.engine.command import tuple_of
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.outcome.causes import (
     Cause,
@@ -30,12 +32,6 @@ from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
-
-
-def _listed(name: str, values: Iterable[T]) -> Iterable[T]:
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes):
-        raise InvalidOption(f"expected {name} to be a list, got {shown(values)}")
-    return values
 
 
 def _explaining() -> Any:
@@ -103,15 +99,14 @@ class CauseDesk:
         it: `cause.difference`.
         """
         parsed = dead_letter_path(EntityPath.parse(path))
-        if which is not None and not isinstance(which, DeadLetterFilter):
-            raise InvalidOption(f"expected which to be a DeadLetterFilter or None, got {shown(which)}")
+        filter_ = checked_filter(which)
         function("decode", decode)
-        left_out = [text("leave_out", name, 1000) for name in _listed("leave_out", leave_out)]
-        compared = None if good is None else list(_listed("good", good))
+        left_out = [text("leave_out", name, 1000) for name in tuple_of("leave_out", leave_out)]
+        compared = None if good is None else tuple_of("good", good)
         if compared and not all(isinstance(message, Message | StoredMessage) for message in compared):
             raise InvalidOption(f"expected good to be messages, got {shown(good)}")
         explanations: list[Explanation] = _explaining().explain(
-            self._store, parsed, which or DeadLetterFilter(), compared,
+            self._store, parsed, filter_, compared,
             decode, left_out, self.triage(path).causes,
         )  # fmt: skip
         return explanations

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from lazaretto.broker.editing import Editor
-from lazaretto.engine.command import Act, check_numbers
+from lazaretto.commands.desk import Maker
+from lazaretto.engine.command import check_numbers
 from lazaretto.engine.log import acting
 from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.prepare import prepare
@@ -44,8 +45,6 @@ from lazaretto.model.keys import LAST_SEQUENCE, sequence_of
 from lazaretto.model.messages import DeadLetter
 from lazaretto.observe.traces.letters import resubmitting
 from lazaretto.store.records.messages import NewMessage
-from lazaretto.store.sql.store import Store
-from lazaretto.store.sql.transaction import Transaction
 
 T = TypeVar("T")
 
@@ -83,10 +82,8 @@ def _slices(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     return (numbers[start : start + _CHUNK] for start in range(0, len(numbers), _CHUNK))
 
 
-class DeadLetterDesk:
+class DeadLetterDesk(Maker):
     """Manages the dead letters of queues and subscriptions."""
-
-    _store: Store
 
     def dead_letters(
         self,
@@ -353,10 +350,6 @@ class DeadLetterDesk:
             report.restored.extend(part.restored)
             report.skipped.extend(part.skipped)
         return report
-
-    def _run(self, act: Callable[[Transaction], T]) -> T:
-        """Run a function of a transaction as one commit."""
-        return self._store.run(Act(act))
 
     def _which(self, path: str, which: Which) -> tuple[EntityPath, Sequence[int], dict[str, Any]]:
         parsed = dead_letter_path(EntityPath.parse(path))

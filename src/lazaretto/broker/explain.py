@@ -239,8 +239,6 @@ class Asked:
             limit=limit,
             after=after,
             messages=messages,
-            by_time=False,
-            down=False,
         )
         return look(self._store, query)
 

@@ -84,7 +84,7 @@ class Repair(RepairMethods):
 
         edit = self.edit()
         with Editor(edit) if edit is not None else contextlib.nullcontext() as editor:
-            return preview(functools.partial(look, self._store), self._name, editor, most)
+            return preview(self._store, self._name, editor, most)
 
     def progress(self) -> tuple[int, int]:
         """Return how many letters were dealt with, or taken back while it is undone, and of how many."""
@@ -174,7 +174,7 @@ class Repair(RepairMethods):
         """
         function("until", until)
         number = look(self._store, lambda tx: find_repair(tx, self._name).repair)
-        runner = Runner(self._store, Editor, number, around_steps(self._store))
+        runner = Runner(self._store, Editor, around_steps(self._store), number)
         with _asking(runner, until):
             runner.run(lambda: self._is_over())
         return self.status()
@@ -276,6 +276,6 @@ class RepairDesk:
     def run_repairs(self, *, until: Callable[[], bool] | None = None) -> None:
         """Run repairs in this thread, those of other processes too, until `until` returns True."""
         function("until", until)
-        runner = Runner(self._store, Editor, around=around_steps(self._store))
+        runner = Runner(self._store, Editor, around_steps(self._store))
         with _asking(runner, until):
             runner.run()

@@ -107,13 +107,7 @@ class UnitOfWork:
             self._releases.append(release)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
-        """Run your own SQL on the store's database, in the same commit; return its cursor.
-
-        From here to the end of the transaction nobody else can write to a file; on PostgreSQL others go on,
-        and wait only for rows that you lock. You can read the broker's tables but not change them. Errors of
-        the SQL driver (sqlite3.IntegrityError, psycopg.errors.CheckViolation)
-        are raised unchanged. The style of parameters depends on the database: see `paramstyle`.
-        """
+        """Run SQL in the same commit; return its cursor. See WorkVerbs."""
         self.refuse_ended()
         if not isinstance(sql, str) or not is_unicode(sql):
             raise InvalidOption(f"expected sql to be text, got {shown(sql)}")

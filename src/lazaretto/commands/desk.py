@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from lazaretto.engine.command import Command, CommandOf, Once, first_answer
+from lazaretto.engine.command import Act, Command, CommandOf, Once, first_answer
 from lazaretto.engine.entities.queues import require_queue
 from lazaretto.engine.log import acting
 from lazaretto.engine.outcome.send_back import Resubmit
@@ -66,6 +67,10 @@ class Maker:
     """The base of what has a method for each change."""
 
     _store: Store
+
+    def _run(self, act: Callable[[Transaction], T]) -> T:
+        """Run a function of a transaction as one commit."""
+        return self._store.run(Act(act))
 
     def _make(self, command: CommandOf[T], actor: str | None) -> T:
         """Make a change as somebody, and return its answer."""

@@ -77,8 +77,8 @@ class Control:
         self._verbs: Mapping[tuple[str, str], Callable[[ControlRequest], Awaitable[Any]]] = {
             ("GET", "namespaces"): self._list,
             ("PUT", "namespaces"): self._make,
-            ("DELETE", "namespaces"): self._throw_away,
-            ("POST", "reset"): self._reset,
+            ("DELETE", "namespaces"): lambda request: namespaces.close(request.rest),
+            ("POST", "reset"): lambda request: namespaces.reset(request.name),
             ("POST", "clear"): self._clear,
             ("GET", "clock"): self._tell_time,
             ("POST", "clock/advance"): self._advance,
@@ -146,12 +146,6 @@ class Control:
             raise Refusal(400, f"expected the name of a namespace, as in PUT {CONTROL}/namespaces/test-1")
         await self._namespaces.open(request.rest)
         return self._described(request.rest.lower())
-
-    async def _throw_away(self, request: ControlRequest) -> None:
-        await self._namespaces.close(request.rest)
-
-    async def _reset(self, request: ControlRequest) -> None:
-        await self._namespaces.reset(request.name)
 
     async def _clear(self, request: ControlRequest) -> None:
         await self._namespaces.named(request.name).clear(_decode(request.body, Clear).entity)

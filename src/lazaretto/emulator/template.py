@@ -23,7 +23,7 @@ from lazaretto.errors import (
     LazarettoError,
     NotAllowed,
 )
-from lazaretto.model.entities import QueueOptions, TopicOptions
+from lazaretto.model.entities import FORWARDS, QueueOptions, TopicOptions
 from lazaretto.model.filters.rules import Rule
 from lazaretto.model.messages import Message
 from lazaretto.model.records.messages import message_of
@@ -110,8 +110,6 @@ class Template:
         shutil.rmtree(copy.parent, ignore_errors=True)
 
 
-#: Options that name another entity, which may be made later.
-_FORWARDS: Final = ("forward_to", "forward_dead_lettered_messages_to")
 _ACTOR: Final = "emulator"
 
 
@@ -146,7 +144,7 @@ def _told_where(entity: Emulated) -> Iterator[None]:
 
 def _split(options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return which options are set at once, and which once everything is there."""
-    later = {name: value for name, value in options.items() if name in _FORWARDS and value is not None}
+    later = {name: value for name, value in options.items() if name in FORWARDS and value is not None}
     return {name: value for name, value in options.items() if name not in later}, later
 
 

@@ -328,25 +328,3 @@ def decide(
         reason or COUNT_REASON,
         f"Message could not be consumed after {counters.delivery_count} delivery attempts.",
     )
-
-
-__all__ = [
-    "COUNT_REASON",
-    "DISPOSITIONS",
-    "RETRY",
-    "UNLIMITED",
-    "Backoff",
-    "Counted",
-    "Counters",
-    "Disposition",
-    "Final",
-    "Growth",
-    "Outcome",
-    "PoisonPolicy",
-    "PoisonVerdict",
-    "Retry",
-    "Verdict",
-    "charge",
-    "charges",
-    "decide",
-]

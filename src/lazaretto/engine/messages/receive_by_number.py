@@ -72,15 +72,7 @@ class ReceiveByNumber(Operation[Chosen]):
             rows = _active(tx, keys)
             if not dispose_of_exhausted(tx, queue, rows):
                 break
-        if self.session is None:
-            until = tx.now + round(queue.options.lock_duration * 1_000_000)
-            lock = Lock(self.path, tx.random_token(), until)
-            tx.lock(keys, lock.token, until)
-        else:
-            until = require_session(tx, queue, self.session).locked_until or 0
-            lock = Lock(self.path, self.session.token, until, self.session.session_id)
-            tx.lock(keys, lock.token, None)
-        return hand_over(tx, rows, lock)
+        return hand_over(tx, rows, _lock(tx, queue, self.path, keys, self.session))
 
     def _held_session(self, tx: Transaction, queue: QueueRecord) -> LazarettoError | None:
         if self.session is None or self.session.session_id is None:
@@ -196,13 +188,18 @@ class ReceiveDeferred(Operation[Found | MessageNotFound]):
             halted = look_again(tx, self.path)
             if halted is not None:
                 return halted
-        if self.session is None:
-            until = tx.now + round(queue.options.lock_duration * 1_000_000)
-            lock = Lock(self.path, tx.random_token(), until)
-            tx.lock(keys, lock.token, lock.until)
-        else:
-            record = require_session(tx, queue, self.session)
-            until = record.locked_until or 0
-            lock = Lock(self.path, self.session.token, until, self.session.session_id)
-            tx.lock(keys, lock.token, None)
-        return put_lock(tx, rows, lock)
+        return put_lock(tx, rows, _lock(tx, queue, self.path, keys, self.session))
+
+
+def _lock(
+    tx: Transaction, queue: QueueRecord, path: EntityPath, keys: Sequence[int], session: Lock | None
+) -> Lock:
+    """Lock messages: by themselves, or with their session."""
+    if session is None:
+        until = tx.now + round(queue.options.lock_duration * 1_000_000)
+        lock = Lock(path, tx.random_token(), until)
+        tx.lock(keys, lock.token, until)
+        return lock
+    until = require_session(tx, queue, session).locked_until or 0
+    tx.lock(keys, session.token, None)
+    return Lock(path, session.token, until, session.session_id)

@@ -214,7 +214,8 @@ class Settle(Operation[list[tuple[int, Final]]]):
         if completed:
             _complete(tx, queue, path, completed, [message.key for message in completed])
         for others, rows in rest:
-            finals += _settle_others(tx, queue, others, rows)
+            with tx.together(len(others)):
+                finals += _settle_each(tx, queue, others, rows)
         if queue.options.whole_sessions and path.subqueue is Subqueue.MAIN:
             _refuse_part(tx, queue, entries)
         return finals
@@ -298,13 +299,6 @@ def _others_held(
                 raise lock_error(path, sorted(missing) or keys)
             groups.append((others, rows))
     return groups
-
-
-def _settle_others(
-    tx: Transaction, queue: QueueRecord, entries: Sequence[Settled], rows: Mapping[int, MessageRow]
-) -> list[tuple[int, Final]]:
-    with tx.together(len(entries)):
-        return _settle_each(tx, queue, entries, rows)
 
 
 def _settle_each(

@@ -7,7 +7,7 @@ import functools
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
@@ -259,24 +259,8 @@ def messages_of(tx: Transaction, records: Iterable[DeadLetterRecord]) -> dict[in
     return {main_key(message.key): message for message in (tx.peek_keys(keys) if keys else ())}
 
 
-class LetterFields(TypedDict):
-    """The fields that each view of a dead letter has."""
-
-    queue: str
-    sequence_number: int
-    message_id: str
-    reason: str | None
-    description: str | None
-    error_type: str | None
-    error_message: str | None
-    dead_lettered: datetime
-    enqueued: datetime
-    generation: int
-    fingerprint: str | None
-
-
-def fields_of(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) -> LetterFields:
-    """Return the fields of a stored dead letter as users see them."""
+def fields_of(tx: Transaction, queue: QueueRecord, record: DeadLetterRecord) -> dict[str, Any]:
+    """Return the fields of a stored dead letter that each view of it has, as users see them."""
     number = record.fingerprint
     return {
         "queue": queue.path,

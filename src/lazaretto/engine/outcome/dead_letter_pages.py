@@ -301,10 +301,10 @@ def some_letters(
     which: DeadLetterFilter,
     limit: int,
     *,
-    after: Slice | None,
-    messages: bool,
-    by_time: bool,
-    down: bool,
+    after: Slice | None = None,
+    messages: bool = True,
+    by_time: bool = False,
+    down: bool = False,
 ) -> tuple[list[DeadLetter], Slice]:
     """Return dead letters behind a slice, or the first ones, and the slice in which they were found.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
+from lazaretto.engine.maintenance import look
 from lazaretto.engine.messages.peek import in_parts
 from lazaretto.engine.messages.prepare import check_size, message_of
 from lazaretto.engine.outcome.dead_letter_operations import find_obstacle, letter_of, messages_of
@@ -30,6 +31,7 @@ from lazaretto.model.partitions import detection_key
 from lazaretto.model.repairs import EditedLetter, Plan, RepairPreview
 from lazaretto.store.records.messages import MessageRow, NewMessage, QueueRecord
 from lazaretto.store.records.repairs import DeadLetterRecord, RepairRecord
+from lazaretto.store.sql.store import Store
 from lazaretto.store.sql.transaction import Transaction
 
 #: Letters whose changes are shown.
@@ -37,18 +39,8 @@ _SHOWN = 5
 #: Letters that are looked at in one read.
 _AT_ONCE = 500
 
-_R = TypeVar("_R")
-
 #: Bytes of the messages of letters that are read at once, unless one alone has more.
 ROOM_OF_LETTERS: Final = 16 << 20
-
-
-class Look(Protocol):
-    """Reads the store in one snapshot."""
-
-    def __call__(self, read: Callable[[Transaction], _R], /) -> _R:
-        """Return what a function reads."""
-        ...
 
 
 class LetterEditor(Protocol):
@@ -84,25 +76,25 @@ def places(letters: int, most: int | None) -> list[tuple[int, int]]:
     ]
 
 
-def preview(look: Look, name: str, editor: LetterEditor | None, most: int | None) -> RepairPreview:
+def preview(store: Store, name: str, editor: LetterEditor | None, most: int | None) -> RepairPreview:
     """Return what would become of the letters of a repair, or of some of them, if they were sent now.
 
     An edit is applied between two reads, because a function may take its time.
     """
-    record = look(lambda tx: find_repair(tx, name))
+    record = look(store, lambda tx: find_repair(tx, name))
     sample = _Look(record)
-    look(sample.begin)
+    look(store, sample.begin)
     for first, last in places(record.letters, most):
         while first < last:
             # Without an edit nobody asks what the messages are.
             read = functools.partial(
                 letters_at, record=record, first=first, last=last, messages=editor is not None
             )
-            queue, keys, letters = look(read)
+            queue, keys, letters = look(store, read)
             edits = None if editor is None or queue is None else edit_letters(editor, queue, keys, letters)
             if edits is not None:
                 sample.show(letters, edits)
-            look(functools.partial(sample.at, keys=keys, edits=edits))
+            look(store, functools.partial(sample.at, keys=keys, edits=edits))
             first += len(keys)
     return sample.result()
 

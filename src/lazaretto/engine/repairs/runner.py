@@ -167,10 +167,6 @@ _FIRST_CHUNK = 200
 Around = Callable[[RepairRecord, int, Callable[[], Step]], Step]
 
 
-def _plainly(record: RepairRecord, limit: int, advance: Callable[[], Step]) -> Step:
-    return advance()
-
-
 class Runner:
     """Runs the repairs of a store, one at a time, in the thread that calls `run`. `stop` ends it.
 
@@ -181,7 +177,7 @@ class Runner:
     """
 
     def __init__(
-        self, store: Store, make_editor: MakeEditor, only: int | None = None, around: Around = _plainly
+        self, store: Store, make_editor: MakeEditor, around: Around, only: int | None = None
     ) -> None:
         self._store = store
         self._make_editor = make_editor

@@ -94,6 +94,12 @@ def _deeper(run: Callable[[MessageView], Any], condition: bool, *parts: Node) ->
     return Node(run, condition, depth, parts[0].place)
 
 
+def _operands(rest: Sequence[Token | Node]) -> tuple[list[Node], bool]:
+    """Return the values behind a first one, and whether the word NOT is not among the words."""
+    values = [_value(node) for node in rest if isinstance(node, Node)]
+    return values, not any(isinstance(word, Token) and word.type == "NOT" for word in rest)
+
+
 def _unquoted(token: Token) -> str:
     text = str(token)
     if token.type == "BRACKETED":
@@ -192,15 +198,9 @@ class Builder(Transformer[Token, Any]):
     def compare(self, left: Node, sign: Token, right: Node) -> Node:
         return _deeper(_comparison(_value(left), str(sign), _value(right)), True, left, right)
 
-    def like(self, left: Node, _like: Token, pattern: Node, *escape: Any) -> Node:
-        return self._like(left, pattern, escape, wanted=True)
-
-    def not_like(self, left: Node, _not: Token, _like: Token, pattern: Node, *escape: Any) -> Node:
-        return self._like(left, pattern, escape, wanted=False)
-
-    def _like(self, left: Node, pattern: Node, escape: Sequence[Any], *, wanted: bool) -> Node:
-        escapes = [_value(node) for node in escape if isinstance(node, Node)]
-        value, of = _value(left).run, _value(pattern).run
+    def like(self, left: Node, *rest: Token | Node) -> Node:
+        (pattern, *escapes), wanted = _operands(rest)
+        value, of = _value(left).run, pattern.run
         by = escapes[0].run if escapes else None
         if escapes and escapes[0].constant is not _NOTHING:
             try:
@@ -214,14 +214,8 @@ class Builder(Transformer[Token, Any]):
 
         return _deeper(matches, True, left, pattern, *escapes)
 
-    def in_(self, left: Node, _in: Token, *choices: Node) -> Node:
-        return self._in(left, choices, wanted=True)
-
-    def not_in(self, left: Node, _not: Token, _in: Token, *choices: Node) -> Node:
-        return self._in(left, choices, wanted=False)
-
-    def _in(self, left: Node, choices: Sequence[Node], *, wanted: bool) -> Node:
-        nodes = [_value(node) for node in choices]
+    def in_(self, left: Node, *rest: Token | Node) -> Node:
+        nodes, wanted = _operands(rest)
         run = _membership(_value(left), nodes)
 
         def contained(view: MessageView) -> Truth:
@@ -230,13 +224,8 @@ class Builder(Transformer[Token, Any]):
 
         return _deeper(contained if not wanted else run, True, left, *nodes)
 
-    def is_null(self, node: Node, *_words: Token) -> Node:
-        return self._null(node, wanted=True)
-
-    def is_not_null(self, node: Node, *_words: Token) -> Node:
-        return self._null(node, wanted=False)
-
-    def _null(self, node: Node, *, wanted: bool) -> Node:
+    def is_null(self, node: Node, *words: Token) -> Node:
+        _, wanted = _operands(words)
         if node.property is None:
             raise _wrong(node.place, "expected a property before IS NULL")
         run = node.run

@@ -148,7 +148,7 @@ class AsyncBroker(Mirror):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._driver.forked:
+        if self._driver.store.forked:
             self._inner.close()
         else:
             await asyncio.shield(self.close())

@@ -185,7 +185,7 @@ class Driver:
 
     async def close(self, close: Callable[[], None]) -> None:
         """Wait until messages are released, close the store, and end the threads. Works in any event loop."""
-        if self.forked:
+        if self.store.forked:
             close()
             return
         loop = asyncio.get_running_loop()
@@ -198,18 +198,9 @@ class Driver:
             if pool is not None:
                 pool.shutdown(wait=False)
 
-    @property
-    def forked(self) -> bool:
-        """Whether this is a forked child, which has neither the event loop nor the threads."""
-        return self.store.forked
-
-    def refuse_fork(self) -> None:
-        """Raise StoreError in such a child."""
-        self.store.refuse_fork()
-
     def refuse_other_loop(self) -> None:
         """Raise StoreError in another event loop, or in a forked child."""
-        self.refuse_fork()
+        self.store.refuse_fork()
         # Before anything is done: the answer would find nobody here.
         if asyncio.get_running_loop() is not self._loop:
             raise StoreError(

@@ -44,7 +44,7 @@ class Mirror:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._driver.forked:
+        if self._driver.store.forked:
             self._inner.__exit__(kind, error, trace)
         else:
             await self._call(self._inner.__exit__, kind, error, trace)
@@ -61,14 +61,14 @@ class OwnThread(Mirror):
         self._thread = thread or ThreadPoolExecutor(1, thread_name_prefix="lazaretto-transaction")
 
     async def _call(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        self._driver.refuse_fork()
+        self._driver.store.refuse_fork()
         call = functools.partial(copy_context().run, function, *arguments, **named)
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._driver.forked:
+        if self._driver.store.forked:
             await super().__aexit__(kind, error, trace)
             return
         try:

@@ -122,11 +122,6 @@ class UnitOfWork:
                 raise
             raise InvalidOption(f"the database rejects these parameters: {error}") from error
 
-    @property
-    def paramstyle(self) -> str:
-        """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
-        return self._store.paramstyle
-
     def savepoint(self) -> TransactionSavepoint:
         """Mark a point within the transaction to return to."""
         self.refuse_ended()
@@ -210,6 +205,7 @@ class UnitOfWork:
 class WorkVerbs:
     """The verbs that all transactions share: your own SQL, savepoints, commit and rollback."""
 
+    _store: Store
     _work: UnitOfWork
 
     def execute(self, sql: str, parameters: Parameters = ()) -> Any:
@@ -226,7 +222,7 @@ class WorkVerbs:
     @property
     def paramstyle(self) -> str:
         """The DB-API parameter style of the database: "qmark" (?) or "format" (%s)."""
-        return self._work.paramstyle
+        return self._store.paramstyle
 
     def savepoint(self) -> TransactionSavepoint:
         """Mark a point within the transaction to return to. Received messages and groups stay locked."""

@@ -198,14 +198,14 @@ class Holdings(Generic[H]):
 class Seat:
     """The place of a connection.
 
-    `address`: its client's. `end`: hangs up. `look`: says at a time why the connection must end; None: it
-    may stay.
+    `guard`: counts it. `people`: the work that each person has under way. `address`: its client's. `end`:
+    hangs up. `look`: says at a time why the connection must end; None: it may stay.
     """
 
-    __slots__ = ("_guard", "address", "end", "known", "look", "since")
+    __slots__ = ("address", "end", "guard", "known", "limits", "look", "people", "since")
 
     def __init__(self, guard: Guard, address: str, end: Callable[[], object], now: float) -> None:
-        self._guard = guard
+        self.guard, self.limits, self.people = guard, guard.limits, guard.people
         self.address = address
         self.end = end
         self.look: Callable[[float], str | None] | None = None
@@ -213,25 +213,10 @@ class Seat:
         self.since: float | None = now
         self.known = False
 
-    @property
-    def limits(self) -> ServerLimits:
-        """The client's limits."""
-        return self._guard.limits
-
-    @property
-    def guard(self) -> Guard:
-        """The guard that counts the connection."""
-        return self._guard
-
-    @property
-    def people(self) -> People:
-        """The work that each person has under way."""
-        return self._guard.people
-
     def know(self) -> None:
         """Note that the client has logged in."""
         if not self.known:
-            self._guard.know(self)
+            self.guard.know(self)
 
     def wait(self, *, for_client: bool) -> None:
         """Note who waits for whom from now on."""
@@ -239,11 +224,11 @@ class Seat:
 
     async def refuse_login(self, address: str) -> None:
         """Note that a wrong key or token came from an address, and wait before its client hears of it."""
-        await self._guard.refuse_login(address)
+        await self.guard.refuse_login(address)
 
     def leave(self) -> None:
         """Note that the connection has ended."""
-        self._guard.leave(self)
+        self.guard.leave(self)
 
 
 class Guard:

@@ -161,8 +161,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def touches(cls, path: str, detail: Detail) -> list[Touch]:
         """Return the objects of its entry in the audit log: what is `touched`."""
         # What an older version has not noted is empty.
-        known = defaultdict(str, {**detail, "path": path})
-        place = tuple(part.format_map(known) for part in cls.touched)
+        values = defaultdict(str, {**detail, "path": path})
+        place = tuple(part.format_map(values) for part in cls.touched)
         return [Touch(place)] if place else []
 
     @classmethod

@@ -13,8 +13,15 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from lazaretto.engine.claims.attach_drivers import Attach, ChargeFailure
 from lazaretto.engine.claims.consumers import Identify, RenewClaims, TrimClaims, require_claims
+from lazaretto.engine.claims.drivers import (
+    Attach,
+    BeginShard,
+    ChargeFailure,
+    MarkStarted,
+    NoteCancellation,
+    StartShard,
+)
 from lazaretto.engine.claims.end_claims import (
     LAST_CLAIM,
     ClaimSummary,
@@ -27,7 +34,6 @@ from lazaretto.engine.claims.end_claims import (
     open_claims,
     summary_of,
 )
-from lazaretto.engine.claims.read_shards import BeginShard, MarkStarted, NoteCancellation, StartShard
 from lazaretto.engine.claims.settle_claims import (
     RevokeClaims,
     SettleClaims,

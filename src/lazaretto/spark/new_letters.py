@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from lazaretto.engine.claims.outbox import NewLetter
 from lazaretto.engine.messages.prepare import prepare
-from lazaretto.engine.outcome.new_letters import NewLetter
 from lazaretto.errors import InvalidMessage, LazarettoError
 from lazaretto.model.failure import LONGEST_STACK, LONGEST_TEXT, LONGEST_TYPE, Failure, failure_of, shorten
 from lazaretto.model.headers import decode_headers, encode_headers

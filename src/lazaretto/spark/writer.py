@@ -14,9 +14,8 @@ from pyspark.sql import Row
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from lazaretto.broker.broker import store_of
-from lazaretto.engine.claims.outbox import ForgetStaged, SendStaged, StageLetters, StageMessages
+from lazaretto.engine.claims.outbox import ForgetStaged, NewLetter, SendStaged, StageLetters, StageMessages
 from lazaretto.engine.messages.prepare import prepare
-from lazaretto.engine.outcome.new_letters import NewLetter
 from lazaretto.errors import InvalidMessage
 from lazaretto.model.entities import EntityPath
 from lazaretto.model.messages import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lazaretto.engine.outcome.attempts import note_cleared
-from lazaretto.engine.outcome.client_outages import note_completed_by_client
+from lazaretto.engine.outcome.breakers import note_completed_by_client
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.engine.redaction import redaction_of
 from lazaretto.engine.routing.deliver import resolve

@@ -12,7 +12,7 @@ from lazaretto.engine.entities.status import refuse_receiving, stop_error
 from lazaretto.engine.messages.complete import count_messages, delete_completed
 from lazaretto.engine.messages.sessions import held_error, require_session
 from lazaretto.engine.outcome.attempts import note_commit
-from lazaretto.engine.outcome.client_outages import note_probe, passage_of_client
+from lazaretto.engine.outcome.breakers import note_probe, passage_of_client
 from lazaretto.engine.outcome.verdicts import carry_out
 from lazaretto.engine.routing.forwards import touch
 from lazaretto.engine.timers import catch_up

@@ -8,7 +8,7 @@ import msgspec
 
 from lazaretto.engine.log import tell
 from lazaretto.engine.outcome.attempts import end_attempt, put_back
-from lazaretto.engine.outcome.client_outages import is_in_outage
+from lazaretto.engine.outcome.breakers import is_in_outage
 from lazaretto.engine.outcome.dispositions import conclude, hold_session
 from lazaretto.engine.queue_hooks import hooks_of
 from lazaretto.model.entities import PoisonSession

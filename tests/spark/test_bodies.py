@@ -25,7 +25,7 @@ from lazaretto import (
 )
 from lazaretto.spark import process, settle
 from lazaretto.spark.bodies import PROBLEM, VALUE, BodyFormat, inferred, make_extras
-from lazaretto.spark.property_columns import property_columns
+from lazaretto.spark.columns import property_columns
 from lazaretto.spark.source_options import SparkOptions, parse
 
 pytestmark = pytest.mark.filterwarnings(

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from lazaretto.errors import InvalidOption
 from lazaretto.model.clock import LAST_MOMENT, to_micros
 from lazaretto.model.headers import decode_headers
-from lazaretto.spark.property_columns import fitting, property_columns
+from lazaretto.spark.columns import fitting, property_columns
 from lazaretto.spark.source_options import SparkOptions
 from lazaretto.spark.store_access import broker_at
 

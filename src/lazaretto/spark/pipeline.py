@@ -24,12 +24,11 @@ from lazaretto.model.checks import shown
 from lazaretto.model.entities import EntityPath
 from lazaretto.observe.traces import is_traced
 from lazaretto.spark.bodies import PROBLEM, VALUE, Extras, make_extras, type_of
-from lazaretto.spark.columns import SHARDS, STREAM
+from lazaretto.spark.columns import SHARDS, STREAM, property_columns
 from lazaretto.spark.datasource import FORMAT, register
 from lazaretto.spark.executors import check_executors, check_server, is_cluster, is_remote
 from lazaretto.spark.parquet_results import ParquetResults
 from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
-from lazaretto.spark.property_columns import property_columns
 from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
 from lazaretto.spark.run_task import run_task
 from lazaretto.spark.sandbox_handler import HandlerSetup

@@ -13,7 +13,7 @@ from lazaretto.errors import InvalidOption
 from lazaretto.model.actors import Actor, NameKind
 from lazaretto.model.edits.edit import Edit, EditKind
 from lazaretto.model.grants import ROLES, Grant, Permission, Role, may
-from lazaretto.web.proxies import Proxies
+from lazaretto.web.origin import Proxies
 from lazaretto.web.refusals import NotPermitted, ServerReadOnly
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from joserfc.jwk import KeySet
 from lazaretto.errors import InvalidOption, LazarettoError
 from lazaretto.model.checks import shown
 from lazaretto.model.loopback import is_loopback
-from lazaretto.web.proxies import vouched_names
+from lazaretto.web.origin import vouched_names
 from lazaretto.web.refusals import NotAuthenticated
 
 #: How ID tokens may be signed: by a key pair, so that whoever can check one cannot make one.

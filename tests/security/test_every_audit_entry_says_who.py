@@ -169,7 +169,7 @@ def test_a_read_only_store_is_left_alone_and_the_log_says_so(
             def refuse(operation: object) -> None:
                 raise StoreReadOnly("the store cannot be written to")
 
-            monkeypatch.setattr(witness._store, "run", refuse)
+            monkeypatch.setattr(witness._driver.store, "run", refuse)
             await witness.refused("10.0.0.1", "http")
             monkeypatch.undo()
             assert await broker.audit(action="access: refused") == []

@@ -161,7 +161,7 @@ class ConnectServer:
             settings = {
                 "spark.master": "local[2,4]", "spark.driver.memory": "600m", "spark.ui.enabled": "false",
                 "spark.connect.grpc.binding.port": port, "spark.sql.shuffle.partitions": 2,
-                "spark.sql.session.timeZone": "UTC",
+                "spark.sql.session.timeZone": "UTC", "spark.python.authenticate.socketTimeout": "300s",
                 "spark.driver.extraJavaOptions": quick_start(),
             }  # fmt: skip
             said = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]

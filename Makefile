@@ -17,7 +17,7 @@ AZURE_TESTS := $(VENV)/azure-servicebus-tests
 # Whether the archive was made from which the Javas of tests start in half the time.
 CLASSES := $(VENV)/.classes-ready
 # Tests start processes of their own, and wait for them a third of the time; four at a time suit two cores.
-WORKERS ?= 4
+WORKERS ?= 5
 # Each takes whole modules, whose tests share what is slow to start, in the order of tests/modules_in_turn.py.
 SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Thousands of processes of tests import the package: let them keep what they compile.

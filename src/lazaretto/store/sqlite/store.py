@@ -362,7 +362,10 @@ class SqliteStore(Store):
                 journal = pragma("journal_mode")
             finally:
                 connection.close()
-        log = Path(f"{self.path}-wal")
+        log_bytes = 0
+        # Whoever closes the file last removes its log.
+        with suppress(FileNotFoundError):
+            log_bytes = Path(f"{self.path}-wal").stat().st_size
         return {
             "path": str(self.path),
             "schema": int(meta["schema"]),
@@ -372,7 +375,7 @@ class SqliteStore(Store):
             "journal_mode": journal,
             "file_bytes": pages * size,
             "free_bytes": free * size,
-            "log_bytes": log.stat().st_size if log.exists() else 0,
+            "log_bytes": log_bytes,
             "disk_free_bytes": shutil.disk_usage(self.path.absolute().parent).free,
         }
 

@@ -17,7 +17,7 @@ AZURE_TESTS := $(VENV)/azure-servicebus-tests
 # Whether the archive was made from which the Javas of tests start in half the time.
 CLASSES := $(VENV)/.classes-ready
 # Tests start processes of their own, and wait for them a third of the time; four at a time suit two cores.
-WORKERS ?= 5
+WORKERS ?= 4
 # Each takes whole modules, whose tests share what is slow to start, in the order of tests/modules_in_turn.py.
 SHARED := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Thousands of processes of tests import the package: let them keep what they compile.
@@ -62,7 +62,7 @@ define install
 	@touch $@
 endef
 
-.PHONY: run demo test check soak bench drill format lock sbom release-check container-check changelog docs clean help
+.PHONY: run demo prepare test check soak bench drill format lock sbom release-check container-check changelog docs clean help
 
 help:
 	@echo "make run     the main job: 336,776 flights through a queue and Spark"
@@ -86,7 +86,10 @@ run: $(RUN_READY)
 demo: $(DEMO_READY)
 	@$(BIN)/python -m examples.flights_queue.demo
 
-test: $(READY) $(OLDER_CLIENT) $(OLDER_SPARK) $(AZURE_TESTS) $(CLASSES)
+# What it needs besides the folder of packages, fetched and made.
+prepare: $(READY) $(OLDER_CLIENT) $(OLDER_SPARK) $(AZURE_TESTS) $(CLASSES)
+
+test: prepare
 	@$(BIN)/python -m pytest $(SHARED)
 
 # One part of it by the folder's name: make test-unit, make test-store, make test-spark …

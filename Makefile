@@ -101,7 +101,7 @@ test-spark: $(OLDER_SPARK)
 check: $(READY)
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-soak: $(READY) $(OLDER_CLIENT) $(OLDER_SPARK) $(AZURE_TESTS)
+soak: prepare
 	@LAZARETTO_SOAK=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -rA tests/store tests/model tests/crash tests/host tests/races tests/postgres tests/spark tests/acceptance tests/azure_sdk tests/door/test_dotnet.py tests/door/test_load.py tests/door/test_clients.py tests/door/test_outages.py tests/door/test_long_outages.py tests/surroundings/test_systems.py
 	@LAZARETTO_TEST_FUNCTIONS=none $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -k "not sqlite" tests/store tests/model tests/races tests/crash
 

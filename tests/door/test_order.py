@@ -33,7 +33,7 @@ from lazaretto.servicebus.amqp.performatives import (
     TransactionalState,
 )
 from lazaretto.servicebus.amqp.values import Array, Int, Symbol, Timestamp
-from lazaretto.servicebus.transactions import BEFORE_RECEIVING, Kind, Order
+from lazaretto.servicebus.order import BEFORE_RECEIVING, Kind, Order
 
 
 class One:

@@ -17,7 +17,8 @@ from lazaretto.isolation import Columns, Repeated, SandboxOptions
 from lazaretto.isolation.memory import Segment, get_items, put_items
 from lazaretto.spark import row_task
 from lazaretto.spark.message_items import sent_column
-from lazaretto.spark.row_layout import RowLayout, RowOrigins
+from lazaretto.spark.row_layout import RowLayout
+from lazaretto.spark.row_origins import RowOrigins
 from lazaretto.spark.row_task import QuarantineSettings, RowTask
 from lazaretto.spark.sandbox_handler import Unfit, pack_result, unpack_results
 from lazaretto.spark.source_options import SparkOptions

@@ -6,7 +6,7 @@ import pytest
 
 from lazaretto import errors
 from lazaretto.errors import LazarettoError
-from lazaretto.host.handler_stats import may_pass
+from lazaretto.host.patience import may_pass
 
 LASTING = {
     "handler_error",

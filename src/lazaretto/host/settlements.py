@@ -27,8 +27,9 @@ from lazaretto.errors import (
     StoreUnavailable,
     TransactionError,
 )
-from lazaretto.host.handler_stats import Patience, PoisonMessage, may_pass, verdict_of
+from lazaretto.host.handler_stats import PoisonMessage, verdict_of
 from lazaretto.host.outcomes import COMPLETED, RELEASED, Ended
+from lazaretto.host.patience import Patience, may_pass
 from lazaretto.host.shared import BatchSize, Shared
 from lazaretto.model.breaker import BreakerStatus
 from lazaretto.model.entities import EntityPath

@@ -13,9 +13,9 @@ from lazaretto.broker.receiver import Receiver
 from lazaretto.broker.settling import NEXT_SESSION
 from lazaretto.engine.workers.leases import GiveBack, Handover
 from lazaretto.errors import BrokerClosed, CommitUnknown, SessionHeld
-from lazaretto.host.handler_stats import Patience, may_pass
 from lazaretto.host.handlers import Isolation
 from lazaretto.host.outcomes import RELEASED, Ended
+from lazaretto.host.patience import Patience, may_pass
 from lazaretto.host.runners import Runner
 from lazaretto.host.settlements import Settling
 from lazaretto.host.shared import BatchSize, Shared

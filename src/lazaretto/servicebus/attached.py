@@ -46,8 +46,8 @@ from lazaretto.servicebus.nodes import (
     is_node,
     without_node,
 )
+from lazaretto.servicebus.order import ALL, Order
 from lazaretto.servicebus.server import Client
-from lazaretto.servicebus.transactions import ALL, Order
 
 if TYPE_CHECKING:
     from lazaretto.aio import AsyncBroker

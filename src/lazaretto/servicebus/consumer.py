@@ -25,8 +25,9 @@ from lazaretto.servicebus.answers import (
     settlement_of,
 )
 from lazaretto.servicebus.conversions import encode_message
+from lazaretto.servicebus.order import BEFORE_RECEIVING, Kind
 from lazaretto.servicebus.server import Client
-from lazaretto.servicebus.transactions import BEFORE_RECEIVING, Kind, in_transaction
+from lazaretto.servicebus.transactions import in_transaction
 from lazaretto.servicebus.trials import ClientWork
 
 if TYPE_CHECKING:

@@ -39,8 +39,9 @@ from lazaretto.servicebus.answers import (
 )
 from lazaretto.servicebus.conversions import encode_message, messages_of
 from lazaretto.servicebus.grants import entity_of, policy_of
+from lazaretto.servicebus.order import Kind, Order
 from lazaretto.servicebus.server import Client
-from lazaretto.servicebus.transactions import Kind, Order, Work, in_transaction
+from lazaretto.servicebus.transactions import Work, in_transaction
 
 #: Messages that a client may have sent and not seen answered, on one link.
 _AHEAD: Final = 1_000

@@ -24,8 +24,9 @@ from lazaretto.servicebus.amqp import Link
 from lazaretto.servicebus.answers import Settlement, verb_of
 from lazaretto.servicebus.grants import AccessPolicy, Grants, Keys, Unauthorized
 from lazaretto.servicebus.limits import DoorLimits
+from lazaretto.servicebus.order import Order
 from lazaretto.servicebus.plain_messages import Promises
-from lazaretto.servicebus.transactions import Order, Transactions
+from lazaretto.servicebus.transactions import Transactions
 from lazaretto.servicebus.trials import Trials
 from lazaretto.serving.guard import Guard
 

@@ -31,7 +31,8 @@ from lazaretto.spark.pipeline import begin_results, check_tasks, refuse_remote
 from lazaretto.spark.pipeline_options import PipelineFunction, PipelineOptions, encoded_schema, place_of
 from lazaretto.spark.quarantine_sink import QuarantineSink, RowSinks, rows_consumer
 from lazaretto.spark.results import ResultOwner, Sink, owned, prepared, publishing
-from lazaretto.spark.row_layout import BLOCK, FILE, RowLayout
+from lazaretto.spark.row_layout import RowLayout
+from lazaretto.spark.row_origins import BLOCK, FILE
 from lazaretto.spark.row_task import QuarantineSettings
 from lazaretto.spark.source_options import STREAM_OPTIONS, SparkOptions
 from lazaretto.spark.source_rows import RowSetup

@@ -23,7 +23,8 @@ from lazaretto.model.policy import Outcome
 from lazaretto.spark.message_items import message_items
 from lazaretto.spark.new_letters import ORIGIN, ROW_ORIGIN
 from lazaretto.spark.results import Sink, refuses
-from lazaretto.spark.row_layout import RowLayout, RowOrigin, RowOrigins, origin_texts
+from lazaretto.spark.row_layout import RowLayout, RowOrigin
+from lazaretto.spark.row_origins import RowOrigins, origin_texts
 from lazaretto.spark.run_task import run_shard
 from lazaretto.spark.shard_task import ShardTask
 from lazaretto.spark.source_options import SparkOptions

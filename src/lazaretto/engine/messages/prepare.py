@@ -94,9 +94,10 @@ def prepare(message: Message | StoredMessage) -> NewMessage:
     encoded = encode_bounded(headers)
     # As at Service Bus, whose clients send such messages.
     begins = scheduled if scheduled is not None and headers.amqp is not None else 0
+    columns = _columns(message) if SENT_COLUMNS else {}
     return NewMessage(
         body, message_id, session_id, time_to_live, scheduled, partition_key, encoded, begins,
-        dead_letter_queue, dead_letter_queue is not None or sets_columns(message), **_columns(message),
+        dead_letter_queue, dead_letter_queue is not None or bool(columns), **columns,
     )  # fmt: skip
 
 
@@ -146,7 +147,7 @@ def _texts(message: Message, names: tuple[str, ...], longest: int | None = None)
 
 
 def _columns(message: Message) -> dict[str, Any]:
-    """Check what has columns of its own, and return it by name. Texts are as long as ids, at most."""
+    """Check what is set in columns of its own, and return it by name. Texts are as long as ids, at most."""
     columns = sent_columns(message)
     try:
         msgspec.convert(columns, SentColumns)
@@ -155,6 +156,7 @@ def _columns(message: Message) -> dict[str, Any]:
     return {
         name: check_text(name, value, LONGEST_ID, 0) if isinstance(value, str) else value
         for name, value in columns.items()
+        if value is not None
     }
 
 

@@ -9,7 +9,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-T = TypeVar("T")
+E = TypeVar("E", bound=enum.Enum)
 
 _QUERY = re.compile(r"^-- (name|part): (\w+)\n((?:-- [^\n]*\n)+)(.*?)(?=\n-- |\Z)", re.MULTILINE | re.DOTALL)
 _SAID = {word: re.compile(rf"^-- {word}: (.*)$", re.MULTILINE) for word in ("locks", "claims", "confined")}
@@ -35,14 +35,6 @@ class Confined(enum.Enum):
 
     WITHIN = "in queues that are held"
     SETTINGS = "changes how a queue is set"
-
-
-#: What a query may say of locks on ranges, of those of claims, and in a commit that holds single queues.
-_SAYS: Mapping[str, Sequence[First | Confined]] = {
-    "locks": tuple(First),
-    "claims": (First.ALL, First.NONE),
-    "confined": tuple(Confined),
-}
 
 
 class Migration(NamedTuple):
@@ -128,23 +120,23 @@ def load_queries(*files: tuple[str, str], words: Words = _NO_WORDS) -> dict[str,
     return {
         name: Query(
             _CONSTANT.sub(constant, expand(sql)),
-            _said(First, "locks", name, header),
-            _said(First, "claims", name, header),
-            _said(Confined, "confined", name, header),
+            _said("locks", tuple(First), name, header),
+            _said("claims", (First.ALL, First.NONE), name, header),
+            _said("confined", tuple(Confined), name, header),
         )
         for name, (header, sql) in queries["name"].items()
     }
 
 
-def _said(kind: type[T], what: str, name: str, header: str) -> T | None:
-    """Return what a query's header says of something."""
+def _said(what: str, choices: Sequence[E], name: str, header: str) -> E | None:
+    """Return which of its choices a query's header says of something."""
     said = _SAID[what].search(header)
     if said is None:
         return None
-    for one in _SAYS[what]:
-        if one.value == said[1] and isinstance(one, kind):
+    for one in choices:
+        if one.value == said[1]:
             return one
-    expected = ", ".join(one.value for one in _SAYS[what])
+    expected = ", ".join(one.value for one in choices)
     raise ValueError(f"query {name!r} says {said[1]!r} of {what}; expected one of {expected}")
 
 
